@@ -1,0 +1,104 @@
+"""Metrics of one request, derived from its Trace by pure functions. Unknown is None, never a guess.
+
+Tokens are counted by what chunks state (per-chunk usage, llama.cpp timings, token ids), else by the final usage; chunks are
+never counted as tokens: under speculative decoding one chunk may hold many. A role-only chunk is not a token.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Literal
+
+from bench.trace import TOKEN_KINDS, Fact, Trace
+
+TokenSource = Literal["chunk_usage", "chunk_timings", "token_ids", "final_usage"]
+_FROM_CHUNKS: dict[str | None, TokenSource] = {"usage": "chunk_usage", "timings": "chunk_timings", "token_ids": "token_ids"}
+
+
+class RequestMetrics(Fact):
+    """Seconds, tokens and tokens per second of one request.
+
+    ttfr_s: first chunk of any kind. ttft_s: first chunk that holds a token, reasoning included. e2el_s: last such chunk.
+    tpot_s: (e2el - ttft) / (n - 1). decode_tok_s: (tokens at the last chunk - tokens at the first) / (their times' difference);
+    with token_source final_usage the first chunk is assumed to hold one token. itl_*: gaps between chunks that hold tokens.
+    prefill_tok_s: prompt tokens that were not cached / ttft.
+    """
+
+    n_tokens: int | None
+    token_source: TokenSource | None
+    first_chunk_tokens: int | None
+    ttfr_s: float | None
+    ttft_s: float | None
+    e2el_s: float | None
+    tpot_s: float | None
+    decode_tok_s: float | None
+    itl_p50_s: float | None
+    itl_p90_s: float | None
+    itl_p99_s: float | None
+    itl_max_s: float | None
+    tokens_per_chunk: float | None
+    prompt_tokens: int | None
+    cached_tokens: int | None
+    prefill_tok_s: float | None
+
+
+def quantile(values: Sequence[float], q: float) -> float | None:
+    """The q-quantile (0..1) with linear interpolation between order statistics (numpy's default); None when empty."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    at = (len(ordered) - 1) * q
+    low = int(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+
+
+def _ratio(over: float | None, under: float | None) -> float | None:
+    return None if over is None or not under or under <= 0 else over / under
+
+
+def _counts(trace: Trace) -> tuple[TokenSource | None, int | None, list[int] | None]:
+    """Token source, total tokens, and the cumulative tokens at each token chunk (None when only the total is known)."""
+    stated = [n for kind, n in zip(trace.kinds, trace.tokens, strict=True) if kind in TOKEN_KINDS]
+    final = trace.usage.completion_tokens if trace.usage else None
+    known = [n for n in stated if n is not None]
+    if stated and len(known) == len(stated):
+        return _FROM_CHUNKS[trace.chunk_counts], final if final is not None else known[-1], known
+    return ("final_usage" if final is not None else None), final, None
+
+
+def _decoded(n_tokens: int | None, counts: list[int] | None) -> int | None:
+    """Tokens that arrived after the first token chunk."""
+    if counts is not None:
+        return counts[-1] - counts[0]
+    return None if n_tokens is None else n_tokens - 1
+
+
+def measure(trace: Trace) -> RequestMetrics:
+    """All metrics of one request. A trace that ended in an error still gives what its chunks prove."""
+    times = [t for t, kind in zip(trace.t_s, trace.kinds, strict=True) if kind in TOKEN_KINDS]
+    source, n_tokens, counts = _counts(trace)
+    first, last = (times[0], times[-1]) if times else (None, None)
+    span = last - first if first is not None and last is not None and len(times) > 1 else None
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    prompt = trace.usage.prompt_tokens if trace.usage else None
+    cached = trace.usage.cached_tokens if trace.usage else None
+    return RequestMetrics(
+        n_tokens=n_tokens,
+        token_source=source,
+        first_chunk_tokens=counts[0] if counts else None,
+        ttfr_s=trace.t_s[0] if trace.t_s else None,
+        ttft_s=first,
+        e2el_s=last,
+        tpot_s=_ratio(span, n_tokens - 1 if n_tokens else None),
+        decode_tok_s=_ratio(_decoded(n_tokens, counts), span),
+        itl_p50_s=quantile(gaps, 0.5),
+        itl_p90_s=quantile(gaps, 0.9),
+        itl_p99_s=quantile(gaps, 0.99),
+        itl_max_s=max(gaps, default=None),
+        tokens_per_chunk=_ratio(n_tokens, len(times)),
+        prompt_tokens=prompt,
+        cached_tokens=cached,
+        prefill_tok_s=_ratio(None if prompt is None or cached is None else prompt - cached, first),
+    )

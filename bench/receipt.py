@@ -1,0 +1,184 @@
+"""Receipts: one sealed JSON file per boot and phase, holding the raw facts and every figure derived from them.
+
+Schema `spark-lab/receipt/v1`, exported to bench/schema/receipt-v1.json. The seal is the sha256 of the canonical JSON (sorted
+keys, no blanks, UTF-8) of everything but the seal. Unknown is null. No user names, host names, addresses or secrets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import pydantic
+
+from bench.counters import Counters
+from bench.errors import BadRequest, InvalidMeasurement
+from bench.measure import RequestMetrics
+from bench.proofs import Health, Isolation, ProbeResult
+from bench.summarize import Summary
+from bench.trace import Fact, Trace
+
+SCHEMA: Literal["spark-lab/receipt/v1"] = "spark-lab/receipt/v1"
+
+
+class Tool(Fact):
+    """What measured: this project's version and commit, the sources' hash, and the client library."""
+
+    name: str
+    version: str
+    git_commit: str | None
+    git_dirty: bool | None
+    bench_sha256: str
+    client: str
+    python: str
+
+
+class System(Fact):
+    """What was measured, as far as it could be read; all None for a server that this tool did not launch."""
+
+    kit: str | None = None
+    engine: str | None = None
+    weights: dict[str, str | None] | None = None
+    settings: dict[str, str | int | float | bool | None] | None = None
+    boot: str | None = None
+    boot_age_s: float | None = None
+    hardware: dict[str, str | int | float | None] | None = None
+
+
+class Sent(Fact):
+    """One prompt of the protocol; the text is that of the workload file, without the salt."""
+
+    id: str
+    sha256: str
+
+
+class Protocol(Fact):
+    """How it was measured. Two receipts may be compared only when these agree."""
+
+    phase: str
+    prompts: tuple[Sent, ...]
+    runs: int
+    max_tokens: int
+    temperature: float
+    top_p: float
+    thinking: bool
+    salted: bool
+    warm_up: str
+    concurrency: int
+    dialect: Literal["vllm", "llamacpp", "openai"]
+
+
+class Run(Fact):
+    """One measured request: what was sent, the raw trace, the counter readings around it, and what follows from them."""
+
+    index: int
+    prompt: str
+    salt: str | None
+    started_utc: str
+    request_sha256: str
+    trace: Trace
+    before: Counters | None
+    after: Counters | None
+    metrics: RequestMetrics
+    isolation: Isolation
+    health: Health
+
+
+class Payload(Fact):
+    """A receipt without its seal."""
+
+    receipt: Literal["spark-lab/receipt/v1"] = SCHEMA
+    id: str
+    created_utc: str
+    arm: str
+    model: str
+    valid: bool
+    invalid_because: tuple[str, ...]
+    failed_gates: tuple[str, ...]
+    notes: tuple[str, ...]
+    tool: Tool
+    system: System
+    protocol: Protocol
+    runs: tuple[Run, ...]
+    coherence: tuple[ProbeResult, ...] | None
+    summary: Summary
+
+
+class Receipt(Payload):
+    """A sealed payload."""
+
+    seal: str = pydantic.Field(pattern=r"^sha256:[0-9a-f]{64}$")
+
+
+def canonical(value: Any) -> str:
+    """Canonical JSON of plain data."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def seal_of(payload: dict[str, Any]) -> str:
+    """The seal for plain data that may or may not hold a `seal` already."""
+    bare = {key: value for key, value in payload.items() if key != "seal"}
+    return "sha256:" + hashlib.sha256(canonical(bare).encode()).hexdigest()
+
+
+def seal(payload: Payload) -> Receipt:
+    """The payload with its seal."""
+    plain = payload.model_dump(mode="json")
+    return Receipt.model_validate({**plain, "seal": seal_of(plain)})
+
+
+def write(receipt: Receipt, path: Path) -> None:
+    """Write atomically: one line per top-level key, so that a diff shows which part changed."""
+    plain = receipt.model_dump(mode="json")
+    text = "{\n" + ",\n".join(f"{json.dumps(key)}: {canonical(plain[key])}" for key in sorted(plain)) + "\n}\n"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def find(paths: Sequence[Path]) -> list[Path]:
+    """The receipt files among `paths`; a folder stands for its *.json, not for those under invalid/.
+
+    Raises BadRequest for a path that does not exist or when there is none at all.
+    """
+    missing = [str(path) for path in paths if not path.exists()]
+    if missing:
+        raise BadRequest(f"no such receipt or folder: {', '.join(missing)}")
+    found = [file for path in paths for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
+    if not found:
+        raise BadRequest(f"no receipt in {', '.join(map(str, paths))}\ntry: invoke bench")
+    return found
+
+
+def read(path: Path) -> Receipt:
+    """Read and validate one receipt: schema and seal, not yet the arithmetic (see check.py). Raises InvalidMeasurement."""
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+    except (OSError, ValueError) as error:
+        raise InvalidMeasurement(f"{path}: not readable as JSON: {error}") from error
+    if not isinstance(plain, dict) or plain.get("receipt") != SCHEMA:
+        found = plain.get("receipt") if isinstance(plain, dict) else type(plain).__name__
+        raise InvalidMeasurement(f"{path}: field receipt: is {found!r}, this tool reads {SCHEMA}")
+    try:
+        receipt = Receipt.model_validate_json(json.dumps(plain))
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise InvalidMeasurement(f"{path}: field {where or 'receipt'}: {first['msg']}") from error
+    if receipt.seal != seal_of(plain):
+        raise InvalidMeasurement(f"{path}: field seal: does not fit the contents; the file was changed after it was sealed")
+    return receipt
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a number in JSON")
+
+
+def schema_text() -> str:
+    """The JSON Schema of a receipt, as committed in bench/schema/receipt-v1.json."""
+    return json.dumps(Receipt.model_json_schema(), indent=2, sort_keys=True) + "\n"

@@ -1,0 +1,191 @@
+"""The benchmark's tasks. This module is the glue: it asks the launcher where the server is, the rest of bench does not."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cli
+from bench import workload
+from bench.errors import BadRequest, BenchError, InvalidMeasurement
+
+ROOT = Path(__file__).resolve().parent.parent
+RECEIPTS, FIGURES = ROOT / "results" / "receipts", ROOT / "results" / "figures"
+
+
+def _note(lines: str | Sequence[str]) -> None:
+    print(lines if isinstance(lines, str) else "\n".join(lines), file=sys.stderr)
+
+
+@dataclass(frozen=True)
+class ServerFlags:
+    """Which server: a running kit, or any base URL."""
+
+    base_url: str | None = cli.flag("a server's URL (default: that of the running kit)")
+    model: str | None = cli.flag("model id to name (default: the one the server lists)")
+    kit: str | None = cli.flag("the running kit to use (default: KIT, else local)")
+
+
+@dataclass(frozen=True)
+class BenchFlags(ServerFlags):
+    """Flags of `invoke bench`."""
+
+    phase: str = cli.flag(", ".join((*workload.PHASES, "all")), "prose", choices=(*workload.PHASES, "all"))
+    runs: int = cli.flag("measured requests per prompt", 5, kind="whole", low=1, high=1000)
+    max_tokens: int | None = cli.flag("longest answer (default: the workload's own)", kind="whole", low=1)
+    arm: str = cli.flag("name of the configuration, for comparisons", "default")
+    skip_coherence: bool = cli.flag("leave out the three coherence probes", False)
+    keep_prefix_cache: bool = cli.flag("send the very same prompt each run, without a salt", False)
+    stall_timeout: float = cli.flag("seconds without data that end a run", 120, kind="number", low=0.1)
+    out: str | None = cli.flag("a .json file or a folder (default results/receipts/)")
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        return workload.PHASES if self.phase == "all" else (self.phase,)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The server a task talks to: base URL, API key, model id to insist on, and what the launcher knows of it."""
+
+    base_url: str
+    api_key: str | None
+    model: str | None
+    system: dict[str, Any]
+
+
+def _server(flags: ServerFlags) -> _Found:
+    """The server that the flags name: a base URL as given, else the running kit. Raises when nothing runs."""
+    key = os.environ.get("VLLM_API_KEY") or os.environ.get("API_KEY")
+    if flags.base_url:
+        return _Found(flags.base_url, key, flags.model, {})
+    from cluster import identity, lifecycle, settings
+
+    effective = settings.load({"kit": flags.kit})
+    seen = lifecycle.Running(effective).probe()
+    if seen.record is None or not seen.running:
+        raise BenchError(f"kit {effective.kit.name} is not running\ntry: invoke up, or --base-url http://HOST:PORT")
+    key = effective.settings.vllm_api_key or key
+    return _Found(seen.record["base_url"], key, flags.model or seen.record["model"], identity.system(seen.record))
+
+
+@cli.flag_task(BenchFlags)
+def bench(ctx: Any, flags: BenchFlags) -> int:
+    """Measure a running server: one receipt per phase. Exit 1: an output gate failed; 3: invalid measurement."""
+    from bench import bench_decode
+    from bench.progress import reporter
+    from bench.receipt import System
+    from bench.run import Options
+    from bench.stream import Deadlines
+
+    options = Options(
+        runs=flags.runs,
+        max_tokens=flags.max_tokens,
+        salted=not flags.keep_prefix_cache,
+        coherence=not flags.skip_coherence,
+        arm=flags.arm,
+        deadlines=Deadlines(stall_s=flags.stall_timeout),
+    )
+    found = _server(flags)
+    out = Path(flags.out) if flags.out else None
+    system = System.model_validate(found.system)
+    job = bench_decode.Job(found.base_url, flags.phases, found.model, found.api_key, out, system, options)
+    try:
+        with reporter(len(flags.phases) * flags.runs) as report:
+            written = bench_decode.bench(job, report)
+    except KeyboardInterrupt:
+        raise InvalidMeasurement("interrupted before the first run: nothing was measured") from None
+    code, lines = bench_decode.verdict(written)
+    _note(lines)
+    return code
+
+
+@dataclass(frozen=True)
+class AskFlags(ServerFlags):
+    """Flags of `invoke ask`."""
+
+    text: str = cli.flag("the request", "")
+    thinking: str | None = cli.flag("on, off, or an effort: low, high", choices=("on", "off", "low", "high"))
+    image: str | None = cli.flag("an image file to send along")
+    max_tokens: int = cli.flag("longest answer", 1024, kind="whole", low=1)
+
+
+@cli.flag_task(AskFlags)
+def ask(ctx: Any, flags: AskFlags) -> None:
+    """One streamed request: the answer on stdout; tokens, TTFT and rate on stderr."""
+    if not flags.text.strip():
+        raise BadRequest('no text\ntry: invoke ask "What is a hash map?"')
+    from bench import ask as asking
+    from bench.stream import Request
+
+    thinking = {"on": True, "off": False}.get(flags.thinking or "", flags.thinking)
+    content = asking.content(flags.text, Path(flags.image) if flags.image else None)
+    found = _server(flags)
+    request = Request("", content, flags.max_tokens, temperature=None, top_p=None, thinking=thinking)
+    asking.ask(found.base_url, found.api_key, found.model, request)
+
+
+_PATHS = "receipts: files or folders (default results/receipts/)"
+
+
+def _paths(paths: str) -> list[Path]:
+    """The receipt files that a task's words name (see cli.adapt_invoke); default: those under results/receipts/."""
+    from bench.receipt import find
+
+    return find([Path(word) for word in paths.splitlines()] or [RECEIPTS])
+
+
+@cli.task(name="check", help={"paths": _PATHS})
+def receipt_check(ctx: Any, paths: str = "") -> int:
+    """Recompute every figure of each receipt from its raw facts, and verify schema and seal; exit 3 when one is off."""
+    from bench.check import check
+
+    bad = 0
+    for path in _paths(paths):
+        try:
+            receipt = check(path)
+            print(f"{path}: sound, {'valid' if receipt.valid else 'marked invalid'}")
+        except InvalidMeasurement as error:
+            print(f"error: {error}", file=sys.stderr)
+            bad += 1
+    return 3 if bad else 0
+
+
+@cli.task(name="schema")
+def receipt_schema(ctx: Any) -> None:
+    """Write bench/schema/receipt-v1.json from the model (a test keeps it equal)."""
+    from bench.receipt import schema_text
+
+    (ROOT / "bench" / "schema" / "receipt-v1.json").write_text(schema_text())
+
+
+@cli.task(help={"paths": _PATHS, "json": "rows with raw values"})
+def table(ctx: Any, paths: str = "", json: bool = False) -> None:
+    """The performance table as markdown, from receipts only; unsound or invalid ones are named and left out."""
+    from bench import table as tables
+
+    receipts, left_out = tables.load(_paths(paths))
+    for line in left_out:
+        _note(f"left out: {line}")
+    if json:
+        print(jsonlib.dumps(jsonlib.loads(tables.frame(receipts).to_json(orient="records")), indent=2))
+    else:
+        print(tables.markdown(receipts))
+
+
+@cli.task(help={"paths": _PATHS, "out": "folder (default results/figures/)"})
+def plot(ctx: Any, paths: str = "", out: str | None = None) -> None:
+    """Decode throughput per run and acceptance per position as PNG and SVG, from receipts only."""
+    from bench import plot as plots
+    from bench import table as tables
+
+    receipts, left_out = tables.load(_paths(paths))
+    for line in left_out:
+        _note(f"left out: {line}")
+    for path in plots.write(receipts, Path(out) if out else FIGURES):
+        print(path)

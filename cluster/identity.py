@@ -1,0 +1,47 @@
+"""What a receipt says of the system it measured, read from the run record and this machine. No names, no addresses."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+# Where a server listens is no property of its speed, and an address does not belong into a receipt.
+_PLACES = ("host", "port")
+
+
+def system(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of bench.receipt.System for the server that `record` describes."""
+    settings = {name: value for name, value in record["settings"].items() if name not in _PLACES}
+    return {
+        "kit": record["kit"],
+        "engine": record["engine"],
+        "weights": dict(record["weights"]),
+        "settings": settings,
+        "boot": record["boot"],
+        "boot_age_s": round(time.time() - record["started_unix_s"], 1),
+        "hardware": hardware(),
+    }
+
+
+def hardware() -> dict[str, str | int | float | None]:
+    """This machine: processor, cores it may use, memory, operating system, kernel, load."""
+    return {
+        "machine": platform.machine(),
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "system": platform.freedesktop_os_release().get("PRETTY_NAME"),
+        "kernel": platform.release(),
+        "load_1min": round(os.getloadavg()[0], 2),
+        "gpu": None,
+    }
+
+
+def _cpu_model() -> str | None:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "CPU part"))]
+    return named[0] if named else None

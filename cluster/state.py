@@ -1,0 +1,56 @@
+"""What the launcher remembers between calls: the run directory of a kit, its lock, and the logs of its last boots."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from cluster.errors import LaunchError
+
+KEPT_LOGS = 10
+
+
+def run_dir(kit: str) -> Path:
+    """$XDG_STATE_HOME/spark-lab/KIT: records and logs. Shared by all checkouts of one user, so two cannot fight over a port."""
+    base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    return base / "spark-lab" / kit
+
+
+@contextlib.contextmanager
+def lock(kit: str) -> Iterator[None]:
+    """Hold the kit's lock. Raises LaunchError naming the holder at once when another command has it.
+
+    The kernel drops the lock with the process that holds it, so there is no stale lock to clean up.
+    """
+    folder = run_dir(kit)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            raise LaunchError(
+                f"another command is working on kit {kit} (pid {file.read().strip() or 'unknown'})", hint="wait for it to finish"
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+def new_log(kit: str, boot: str, stamp: str) -> Path:
+    """The log file of a new boot; of the older ones only the newest KEPT_LOGS - 1 stay."""
+    folder = run_dir(kit) / "logs"
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in sorted(folder.glob("*.log"))[: -(KEPT_LOGS - 1)]:
+        old.unlink()
+    return folder / f"{stamp}-{boot}.log"
+
+
+def newest_log(kit: str) -> Path | None:
+    """The log of the newest boot, running or not."""
+    logs = sorted((run_dir(kit) / "logs").glob("*.log"))
+    return logs[-1] if logs else None

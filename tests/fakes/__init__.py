@@ -1,0 +1,1 @@
+"""Fakes at the boundary: a scripted OpenAI-compatible server (`sse_server`)."""

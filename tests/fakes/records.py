@@ -1,0 +1,78 @@
+"""What the server saw and sent, as it happened: JSON lines in a directory, readable while and after it lives."""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class RequestRecord:
+    """One whole request; `t_received_ns` is CLOCK_MONOTONIC when its last byte was read. `body`: the JSON, the text
+    where it is none, None without body. Header names in lower case. `connection` tells kept-alive ones apart."""
+
+    index: int
+    connection: int
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: Any
+    t_received_ns: int
+
+
+@dataclass(frozen=True)
+class SendRecord:
+    """One step of a streamed reply whose last byte was handed to the kernel at `t_sent_ns` (CLOCK_MONOTONIC, right
+    after send returned); `due_ns` is when the script wanted it. `tokens` is cumulative, `n_bytes` without HTTP framing.
+
+    Also the start of a cut or stall (0 bytes), and with step -1 an answer in one piece: kind "json" or "error"."""
+
+    request: int
+    step: int
+    kind: str
+    tokens: int
+    due_ns: int
+    t_sent_ns: int
+    n_bytes: int
+
+    @property
+    def late_s(self) -> float:
+        return (self.t_sent_ns - self.due_ns) / 1e9
+
+
+@dataclass(frozen=True)
+class EndRecord:
+    """How a chat request ended: complete, cut, client_gone or stopped; `tokens` = completion tokens sent by then."""
+
+    request: int
+    outcome: str
+    tokens: int
+    t_ns: int
+
+
+FILES: dict[type[Any], str] = {
+    RequestRecord: "requests.jsonl",
+    SendRecord: "sent.jsonl",
+    EndRecord: "ended.jsonl",
+}
+
+
+class Log:
+    """Writes each record with one unbuffered write, so that SIGKILL loses none."""
+
+    def __init__(self, folder: Path) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        self._files = {cls: os.open(folder / name, flags, 0o644) for cls, name in FILES.items()}
+
+    def add(self, record: RequestRecord | SendRecord | EndRecord) -> None:
+        os.write(self._files[type(record)], json.dumps(asdict(record)).encode() + b"\n")
+
+
+def read(folder: Path, cls: type[T]) -> Iterator[T]:
+    """The records of one kind in the order they were written."""
+    for line in (folder / FILES[cls]).read_text(encoding="utf-8").splitlines():
+        yield cls(**json.loads(line))
