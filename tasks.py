@@ -24,5 +24,6 @@ namespace = Collection(
     bench_tasks.plot,
     develop.demo,
     develop.test,
+    develop.lint,
     receipt=receipt,
 )

@@ -6,6 +6,7 @@ import functools
 import getpass
 import hashlib
 import importlib.metadata
+import ipaddress
 import platform
 import re
 import socket
@@ -17,7 +18,7 @@ from typing import Any
 from bench.receipt import Tool
 
 ROOT = Path(__file__).resolve().parent.parent
-_ADDRESS = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b|\b(?:[0-9a-f]{1,4}:){3,7}[0-9a-f]{1,4}\b", re.IGNORECASE)
+_MAYBE_ADDRESS = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?!\w|\.\d)|(?<!\w)[0-9A-Fa-f]*:[0-9A-Fa-f:]*:[0-9A-Fa-f.]*")
 
 
 def _git(*args: str) -> str | None:
@@ -63,7 +64,15 @@ def without_private(value: Any) -> Any:
         return value
     for private in _private_words():
         value = re.sub(rf"(?<!\w){re.escape(private)}(?!\w)", "(removed)", value)
-    return _ADDRESS.sub("(removed)", value)
+    return _MAYBE_ADDRESS.sub(_without_address, value)
+
+
+def _without_address(found: re.Match[str]) -> str:
+    try:
+        ipaddress.ip_address(found[0])
+    except ValueError:
+        return found[0]
+    return "(removed)"
 
 
 @functools.cache

@@ -18,8 +18,9 @@ from bench.measure import measure
 from bench.proofs import PROBES, Health, Isolation, ProbeResult, judge
 from bench.provenance import tool
 from bench.receipt import Payload, Protocol, Run, Sent, System
-from bench.stream import Deadlines, Dialect, Endpoint, Request, served_models, stream
+from bench.stream import INTERRUPTED, Deadlines, Dialect, Endpoint, Request, served_models, stream
 from bench.summarize import summarize
+from bench.trace import Trace
 
 _WARM_UP_TOKENS = 32
 _SETTLE_S = 2.0
@@ -101,25 +102,28 @@ async def measure_phase(target: Target, load: workload.Workload, options: Option
             if runs[-1].trace.error:
                 break
     except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task:
-            task.uncancel()
+        pass  # Ctrl-C outside a run: what there is so far becomes a receipt, invalid for its missing runs
     return derived(_payload(target, load, options, runs, probes))
 
 
 async def _warm_up(target: Target, options: Options) -> None:
-    request = Request(target.model, workload.warm_up().text, _WARM_UP_TOKENS)
-    trace = await stream(target.endpoint, request, options.deadlines)
-    if trace.error and trace.error != "interrupted":
-        raise BenchError(f"the warm-up request failed: {trace.error}\ntry: invoke status, invoke logs")
+    trace = await _unmeasured(target, workload.warm_up().text, _WARM_UP_TOKENS, options)
     if trace.error:
+        raise BenchError(f"the warm-up request failed: {trace.error}\ntry: invoke status, invoke logs")
+
+
+async def _unmeasured(target: Target, text: str, max_tokens: int, options: Options) -> Trace:
+    """A request beside the runs. Ctrl-C during it ends the whole phase."""
+    trace = await stream(target.endpoint, Request(target.model, text, max_tokens), options.deadlines)
+    if trace.error == INTERRUPTED:
         raise asyncio.CancelledError
+    return trace
 
 
 async def _probe(target: Target, options: Options) -> tuple[ProbeResult, ...]:
     found = []
     for probe in PROBES:
-        trace = await stream(target.endpoint, Request(target.model, probe.question, probe.max_tokens), options.deadlines)
+        trace = await _unmeasured(target, probe.question, probe.max_tokens, options)
         found.append(judge(probe.id, trace.text, trace.error))
     return tuple(found)
 

@@ -16,6 +16,7 @@ from bench.errors import BadRequest, BenchError
 from bench.trace import TOKEN_KINDS, Kind, Trace, Usage
 
 Dialect = Literal["vllm", "llamacpp", "openai"]
+INTERRUPTED = "interrupted"  # the error of a trace that Ctrl-C ended
 CountedBy = Literal["usage", "timings", "token_ids"]
 Listener = Callable[[str, str], None]  # (kind, text) of each delta as it arrives
 
@@ -223,7 +224,7 @@ async def stream(endpoint: Endpoint, request: Request, deadlines: Deadlines, lis
             task = asyncio.current_task()
             if task:
                 task.uncancel()
-            return recorder.trace("interrupted")
+            return recorder.trace(INTERRUPTED)
         except BrokenPipeError:
             raise  # from the listener, whose reader has gone; the client wraps its own in its own classes
         except openai.APIStatusError as error:

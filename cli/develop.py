@@ -42,7 +42,17 @@ def demo(ctx: Any) -> int:
             _invoke("down --kit local")
 
 
+def _nox(*words: str) -> int:
+    return subprocess.run([sys.executable, "-m", "nox", *words], cwd=ROOT).returncode
+
+
 @task(help={"args": "further arguments for pytest, in quotes"})
 def test(ctx: Any, args: str = "") -> int:
     """The tests a user can run: no root, no GPU (nox -s tests)."""
-    return subprocess.run([sys.executable, "-m", "nox", "-s", "tests", *(["--", *args.split()] if args else [])], cwd=ROOT).returncode
+    return _nox("-s", "tests", *(["--", *args.split()] if args else []))
+
+
+@task
+def lint(ctx: Any) -> int:
+    """ruff and mypy over the code (nox -s lint types)."""
+    return _nox("-s", "lint", "types")

@@ -17,8 +17,9 @@ import subprocess
 import sys
 import time
 
-# The shell is the session's leader and outlives the engine just long enough to note how it ended.
-_LEADER = '"$@"; code=$?; echo $code > "$SPARK_LAB_EXIT_FILE"; exit $code'
+# The shell is the session's leader and outlives the engine just long enough to note how it ended. It waits for a word on stdin
+# first: when this program is interrupted before the record is written, the shell reads the pipe's end and nothing was started.
+_LEADER = 'read -r go || exit 125; exec </dev/null; "$@"; code=$?; echo $code > "$SPARK_LAB_EXIT_FILE"; exit $code'
 
 
 def kernel_boot_id():
@@ -153,11 +154,13 @@ def start(request):
     with open(request["log"], "ab") as log:
         leader = subprocess.Popen(
             ["/bin/sh", "-c", _LEADER, "sh", *request["argv"]],
-            env=env, cwd=request["cwd"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            env=env, cwd=request["cwd"], stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
     identity = {"pid": leader.pid, "start_ticks": start_ticks(leader.pid), "kernel_boot_id": kernel_boot_id()}
     record = {**request["record"], **identity, "argv": request["argv"], "log": request["log"], "started_unix_s": time.time()}
     write_json(record_path, record)
+    with leader.stdin:
+        leader.stdin.write(b"go\n")
     return {"started": True, "record": record}
 
 

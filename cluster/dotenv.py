@@ -10,7 +10,8 @@
 
 A UTF-8 byte-order mark and CRLF line ends are dropped. The same name twice is an error naming both lines: in a shell the
 last one wins silently, and that is how an edit at the top of a long file goes unnoticed. Commands ($(...), `...`) are
-refused: the file is data.
+refused: the file is data. So is every other `$` that a shell would expand (${A:-1}, $$, $1). Messages show no values: a
+malformed line may be the one that holds a secret.
 """
 
 from __future__ import annotations
@@ -24,7 +25,11 @@ from cluster.errors import BadSettings
 
 _HEAD = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=")
 _SKIP = re.compile(r"\s*(?:#.*)?$")
-_REFERENCE = re.compile(r"\\(?P<escaped>[\"\\$n`])|\$(?:\{(?P<braced>[A-Za-z_]\w*)\}|(?P<plain>[A-Za-z_]\w*))|(?P<command>\$\(|`)")
+_AFTER = re.compile(r"(?:\s+#.*|\s*)$")  # what may follow a closing quote: a # right after it belongs to the value in a shell
+_REFERENCE = re.compile(
+    r"\\(?P<escaped>[\"\\$n`])|\$(?:\{(?P<braced>[A-Za-z_]\w*)\}|(?P<plain>[A-Za-z_]\w*))|(?P<command>\$\(|`)|(?P<other>\$[{\d$?!#@*-])",
+    re.ASCII,
+)
 
 
 @dataclass(frozen=True)
@@ -59,13 +64,14 @@ def _assignment(lines: list[str], at: int, expand: _Expander, where: str) -> tup
     """The assignment that starts on lines[at]: name, value, and the index of the next line."""
     head = _HEAD.match(lines[at])
     if not head:
-        raise BadSettings(f"{where}: not an assignment: {lines[at].strip()[:60]}", hint="write NAME=value, with no blanks around =")
+        first = re.split(r"[\s=:]", lines[at].strip())[0][:60]
+        raise BadSettings(f"{where}: not an assignment: {first}", hint="write NAME=value, with no blanks around =")
     rest = lines[at][head.end() :]
     quote = rest[:1]
     if quote in ("'", '"'):
         raw, after, at = _quoted(lines, at, rest, quote, where)
-        if not _SKIP.fullmatch(after):
-            raise BadSettings(f"{where}: text after the closing {quote}: {after.strip()[:40]}")
+        if not _AFTER.fullmatch(after):
+            raise BadSettings(f"{where}: text after the closing {quote}")
         return head[1], raw if quote == "'" else expand(raw), at
     if quote in ("{", "["):
         return head[1], _json(rest, where), at + 1
@@ -89,17 +95,17 @@ def _quoted(lines: list[str], at: int, rest: str, quote: str, where: str) -> tup
 def _json(rest: str, where: str) -> str:
     try:
         _, end = json.JSONDecoder().raw_decode(rest)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadSettings(f"{where}: the value starts like JSON but is not: {error}", hint="quote it if it is plain text") from None
-    if not _SKIP.fullmatch(rest[end:]):
-        raise BadSettings(f"{where}: text after the JSON value: {rest[end:].strip()[:40]}")
+    if not _AFTER.fullmatch(rest[end:]):
+        raise BadSettings(f"{where}: text after the JSON value")
     return rest[:end]
 
 
 def _unquoted(rest: str, expand: _Expander, where: str) -> str:
     value = re.split(r"\s#", rest, maxsplit=1)[0].strip()
     if "'" in value or '"' in value:
-        raise BadSettings(f"{where}: a quote inside an unquoted value: {value[:40]}", hint="quote the whole value")
+        raise BadSettings(f"{where}: a quote inside an unquoted value", hint="quote the whole value")
     return expand(value.replace("\\", "\\\\").replace("\\\\$", "\\$"))  # only \$ is an escape here
 
 
@@ -117,6 +123,10 @@ class _Expander:
             return "\n" if found["escaped"] == "n" else found["escaped"]
         if found["command"]:
             raise BadSettings(f"{self.where}: commands are not run from this file", hint="write the value out, or single-quote it")
+        if found["other"]:
+            raise BadSettings(
+                f"{self.where}: only $NAME and ${{NAME}} are expanded", hint="single-quote the value, or write \\$ for a dollar"
+            )
         name = found["braced"] or found["plain"]
         if name in self.earlier:
             return self.earlier[name].value

@@ -46,7 +46,7 @@ class Probe:
         """How a crashed process ended, in words."""
         if self.exit_code is None:
             return "ended without an exit code: killed together with its session, or the machine restarted"
-        if self.exit_code > 128:
+        if self.exit_code - 128 in set(signal.Signals):
             return f"killed by {signal.Signals(self.exit_code - 128).name}"
         return f"exit {self.exit_code}"
 
@@ -98,9 +98,10 @@ def _up(cluster: Running, say: Say) -> Mapping[str, Any]:
         say(f"the former process of kit {cluster.kit} is gone ({seen.ending()}); starting anew")
     _refuse_busy_port(cluster)
     model = weights.fetch(weights.SMOLLM2, say)
-    record: Mapping[str, Any] = cluster.ask("start", **_start_request(cluster, model))["record"]
-    say(f"started pid {record['pid']}, log {record['log']}")
+    request = _start_request(cluster, model)
     try:
+        record: Mapping[str, Any] = cluster.ask("start", **request)["record"]
+        say(f"started pid {record['pid']}, log {record['log']}")
         _wait_ready(cluster, record)
     except BaseException:
         cluster.ask("stop", grace_s=_GRACE_S)

@@ -42,7 +42,7 @@ class Settings(pydantic.BaseModel, frozen=True, extra="forbid"):
     ngram_tokens: int = _setting(7, "ngram: tokens drafted per step", ge=1, le=48)
     ngram_match: int = _setting(4, "ngram: how many last tokens must occur earlier for a draft", ge=1, le=32)
     threads: int = _setting(1, "local: inference threads; two collapse when the cores are shared", ge=1, le=256)
-    ready_timeout: float = _setting(3600, "longest wait from launch to ready, seconds", gt=0)
+    ready_timeout: float = _setting(3600, "longest wait from launch to ready, seconds", gt=0, allow_inf_nan=False)
 
 
 FIELDS: Mapping[str, pydantic.fields.FieldInfo] = Settings.model_fields

@@ -1,0 +1,45 @@
+"""The shipped workloads, and a workload whose text was changed."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from bench import workload
+from bench.errors import BadRequest
+
+
+@pytest.mark.parametrize("phase", workload.PHASES)
+def test_every_phase_loads_and_its_hash_is_right(phase: str) -> None:
+    load = workload.load(phase)
+    assert load.phase == phase
+    for prompt in load.prompts:
+        assert prompt.sha256 == hashlib.sha256(prompt.text.encode("utf-8")).hexdigest()
+
+
+def test_long_context_is_long() -> None:
+    assert len(workload.load("long-context").prompts[0].text) > 8000
+
+
+def test_a_changed_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (workload.FOLDER / "prose.toml").read_text().replace("hash map", "hash table")
+    (tmp_path / "prose.toml").write_text(text)
+    monkeypatch.setattr(workload, "FOLDER", tmp_path)
+    with pytest.raises(BadRequest, match="its text has sha256"):
+        workload.load("prose")
+
+
+def test_unknown_phase() -> None:
+    with pytest.raises(BadRequest, match="known: prose, structured, code, long-context"):
+        workload.load("poetry")
+
+
+def test_the_warm_up_is_measured_nowhere() -> None:
+    texts = {prompt.text for phase in workload.PHASES for prompt in workload.load(phase).prompts}
+    assert workload.warm_up().text not in texts
+
+
+def test_salt_stands_in_front() -> None:
+    prompt = workload.load("prose").prompts[0]
+    assert workload.salted(prompt, "0a1b2c3d").startswith("[0a1b2c3d] Explain")
+    assert workload.salted(prompt, None) == prompt.text

@@ -1,0 +1,1 @@
+"""The launcher: real processes, real sockets, real files."""
