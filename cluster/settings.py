@@ -1,6 +1,6 @@
 """Every setting, and where its value came from: default < kit < .env < environment < flag.
 
-A field's name in lower case is the variable's name in upper case (`port` is PORT). An empty value means "not set" for
+The settings themselves are in fields.py; a field in lower case is the variable in upper case (`port` is PORT). An empty value means "not set" for
 settings that may be None, and is an error for all others.
 """
 
@@ -10,48 +10,45 @@ import difflib
 import hashlib
 import json
 import os
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pydantic
 
 from cluster import dotenv, kits
 from cluster.errors import BadSettings
+from cluster.fields import AllSettings, Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def _setting(default: Any, meaning: str, **limits: Any) -> Any:
-    secret = limits.pop("secret", False)
-    return pydantic.Field(default, description=meaning, json_schema_extra={"secret": secret}, **limits)
-
-
-class Settings(pydantic.BaseModel, frozen=True, extra="forbid"):
-    """The effective settings of one launch. Sizes in tokens, times in seconds."""
-
-    kit: str = _setting("local", "which physical set to use: a name from kits/")
-    host: str = _setting("127.0.0.1", "address the API listens on; 0.0.0.0 opens it to the network (then set VLLM_API_KEY)")
-    port: int = _setting(8888, "TCP port of the API on the head", ge=1, le=65535)
-    served_model_name: str = _setting("GLM-5.3-Flash-EXL3", "model id that requests name", min_length=1)
-    vllm_api_key: str | None = _setting(None, "bearer token that /v1 requests must carry; empty: none needed", secret=True)
-    max_model_len: int = _setting(8192, "longest prompt plus answer of one request, tokens", ge=256, le=1_000_000)
-    max_num_seqs: int = _setting(4, "requests decoded at the same time", ge=1, le=4096)
-    spec_method: Literal["ngram", "none"] = _setting("none", "speculative decoding: ngram or none")
-    ngram_tokens: int = _setting(7, "ngram: tokens drafted per step", ge=1, le=48)
-    ngram_match: int = _setting(4, "ngram: how many last tokens must occur earlier for a draft", ge=1, le=32)
-    threads: int = _setting(1, "local: inference threads; two collapse when the cores are shared", ge=1, le=256)
-    ready_timeout: float = _setting(3600, "longest wait from launch to ready, seconds", gt=0, allow_inf_nan=False)
-
-
-FIELDS: Mapping[str, pydantic.fields.FieldInfo] = Settings.model_fields
+FIELDS: Mapping[str, pydantic.fields.FieldInfo] = AllSettings.model_fields
 NAMES = {name.upper(): name for name in FIELDS}
+# The public recipe's name -> ours, where one name covers what is a setting of each node here.
+ALIASES = {"HF_HOME": "HEAD_HF_HOME", "CACHE_ROOT": "HEAD_CACHE_ROOT"}
+# Names of the public recipe that have nothing to do here. A file that holds them keeps working; each is noted once.
+RETIRED = {
+    "EXPECTED_SHARDS": "the number of shards is read from the checkpoint's index",
+    "MODEL_CACHE_NAME": "the cache folder follows from MODEL",
+    "DFLASH_CACHE_NAME": "the cache folder follows from DFLASH_MODEL",
+    "GLM53_LOAD_CLONE": "vLLM 0.32 loads without that patch",
+    "GLM53_LOAD_PREFETCH": "vLLM 0.32 loads without that patch",
+    "SKIP_OVERLAY_VERIFY": "there are no patches to verify",
+    "TAIL": "invoke logs --follow",
+}
 
 
 def is_secret(field: str) -> bool:
+    return noted(field, "secret")
+
+
+def noted(field: str, note: str) -> bool:
+    """Whether the field carries the note `secret`, `local` or `place` (see fields.setting)."""
     extra = FIELDS[field].json_schema_extra
-    return isinstance(extra, dict) and bool(extra["secret"])
+    return isinstance(extra, dict) and bool(extra[note])
 
 
 @dataclass(frozen=True)
@@ -61,6 +58,7 @@ class Effective:
     settings: Settings
     sources: Mapping[str, str]
     kit: kits.Kit
+    notes: tuple[str, ...] = ()
 
     def public(self) -> dict[str, Any]:
         """The settings as plain data; a secret that is set reads `***`."""
@@ -69,7 +67,7 @@ class Effective:
 
     def fingerprint(self) -> dict[str, Any]:
         """What a running server is compared by: every setting that shapes it; secrets only as a short hash."""
-        values = self.settings.model_dump(exclude={"ready_timeout"})
+        values = self.settings.model_dump(exclude={name for name in FIELDS if noted(name, "local")})
         return {name: _short_hash(value) if is_secret(name) and value else value for name, value in values.items()}
 
 
@@ -92,62 +90,70 @@ def load(flags: Mapping[str, str | None] | None = None, environ: Mapping[str, st
     """
     environ = os.environ if environ is None else environ
     given = {name.upper(): value for name, value in (flags or {}).items() if value is not None}
+    file, notes = _dotenv_layer(path or ROOT / ".env", environ)
+    known = {**NAMES, **ALIASES}
     layers = [
-        _dotenv_layer(path or ROOT / ".env", environ),
-        Layer({n: environ[n] for n in NAMES if n in environ}, dict.fromkeys(NAMES, "environment")),
+        file,
+        Layer({n: environ[n] for n in known if n in environ}, dict.fromkeys(known, "environment")),
         Layer(given, {n: f"flag --{n.lower().replace('_', '-')}" for n in given}),
     ]
     kit = kits.load(_kit_name(layers))
     _refuse_unknown(kit.settings, dict.fromkeys(kit.settings, f"kits/{kit.name}.toml"))
     layers.insert(0, Layer(kit.settings, dict.fromkeys(kit.settings, f"kit {kit.name}")))
-    return _merge(layers, kit)
+    return _merge(layers, kit, notes)
 
 
 def _kit_name(layers: list[Layer]) -> str:
+    """The kit that is named; else spark2 where `.env` names a worker, as the public recipe's files do; else local."""
     for layer in reversed(layers):
         if layer.values.get("KIT"):
             return str(layer.values["KIT"])
-    return str(FIELDS["kit"].default)
+    return "spark2" if layers[0].values.get("WORKER_IP") else str(FIELDS["kit"].default)
 
 
-def _dotenv_layer(path: Path, environ: Mapping[str, str]) -> Layer:
+def _dotenv_layer(path: Path, environ: Mapping[str, str]) -> tuple[Layer, tuple[str, ...]]:
+    """The file as a layer, and a note for each retired name in it."""
     if not path.exists():
-        return Layer({}, {})
+        return Layer({}, {}), ()
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadSettings(f"cannot read {path.name}: {error}") from error
     entries = dotenv.parse(text, environ, path.name)
     sources = {entry.name: f"{path.name} line {entry.line}" for entry in entries}
-    _refuse_unknown(sources, sources)
-    return Layer({entry.name: entry.value for entry in entries}, sources)
+    retired = tuple(f"{sources[name]}: {name} has no effect here: {RETIRED[name]}" for name in sources if name in RETIRED)
+    kept = {entry.name: entry.value for entry in entries if entry.name not in RETIRED}
+    _refuse_unknown(kept, sources)
+    return Layer(kept, sources), retired
 
 
 def _refuse_unknown(names: Mapping[str, Any], where: Mapping[str, str]) -> None:
     for name in names:
-        if name not in NAMES:
-            near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.5)
+        if name not in NAMES and name not in ALIASES:
+            near = difflib.get_close_matches(name, [*NAMES, *ALIASES], n=1, cutoff=0.5)
             hint = f"did you mean {near[0]}?" if near else "invoke config lists every setting"
             raise BadSettings(f"{where[name]}: unknown setting {name}", hint=hint)
 
 
-def _merge(layers: list[Layer], kit: kits.Kit) -> Effective:
+def _merge(layers: list[Layer], kit: kits.Kit, notes: tuple[str, ...]) -> Effective:
     values: dict[str, Any] = {}
     sources = dict.fromkeys(FIELDS, "default")
     for layer in layers:
         for name, value in layer.values.items():
-            values[NAMES[name]] = _empty_is_none(name, value, layer.sources[name])
-            sources[NAMES[name]] = layer.sources[name]
+            field = NAMES[ALIASES.get(name, name)]
+            values[field] = _empty_is_none(name, field, value, layer.sources[name])
+            sources[field] = layer.sources[name]
+    values["kit"] = kit.name
     try:
-        return Effective(Settings.model_validate(values), sources, kit)
+        return Effective(AllSettings.model_validate(values), sources, kit, notes)
     except pydantic.ValidationError as error:
         raise BadSettings(_explain(error, sources)) from error
 
 
-def _empty_is_none(name: str, value: Any, source: str) -> Any:
+def _empty_is_none(name: str, field: str, value: Any, source: str) -> Any:
     if value != "":
         return value
-    if FIELDS[NAMES[name]].default is None:
+    if type(None) in typing.get_args(FIELDS[field].annotation):
         return None
     raise BadSettings(f"{source}: {name} is empty", hint=f"give a value, or remove the line to get the default: {name}=...")
 
