@@ -16,6 +16,7 @@ namespace = Collection(
     cluster_tasks.down,
     cluster_tasks.restart,
     cluster_tasks.status,
+    cluster_tasks.plan,
     cluster_tasks.logs,
     cluster_tasks.config,
     bench_tasks.bench,

@@ -67,11 +67,12 @@ def _server(flags: ServerFlags) -> _Found:
     from cluster import identity, lifecycle, settings
 
     effective = settings.load({"kit": flags.kit})
-    seen = lifecycle.Running(effective).probe()
-    if seen.record is None or not seen.running:
+    with lifecycle.opened(effective) as cluster:
+        record = cluster.head_record()
+    if record is None:
         raise BenchError(f"kit {effective.kit.name} is not running\ntry: invoke up, or --base-url http://HOST:PORT")
     key = effective.settings.vllm_api_key or key
-    return _Found(seen.record["base_url"], key, flags.model or seen.record["model"], identity.system(seen.record))
+    return _Found(record["base_url"], key, flags.model or record["model"], identity.system(record))
 
 
 @cli.flag_task(BenchFlags)

@@ -16,9 +16,12 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 
 # The shell is the session's leader and outlives the engine just long enough to note how it ended. It waits for a word on stdin
 # first: when this program is interrupted before the record is written, the shell reads the pipe's end and nothing was started.
+KEPT_LOGS = 10
 _LEADER = 'read -r go || exit 125; exec </dev/null; "$@"; code=$?; echo $code > "$SPARK_LAB_EXIT_FILE"; exit $code'
 
 
@@ -125,6 +128,18 @@ def port_holder(port):
     return {"pid": None, "sid": None, "user": None, "command": None}
 
 
+def health(port):
+    """The HTTP status of /health on this node, 0 when nothing answers."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"http://127.0.0.1:{port}/health", timeout=3) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return 0
+
+
 def tail(path, lines):
     """The last `lines` lines of a log, from at most its last 256 KiB."""
     try:
@@ -135,6 +150,17 @@ def tail(path, lines):
         return []
 
 
+def expanded(words):
+    """Words with a leading ~/ replaced by this node's home (also in `~/source:/target` of a mount)."""
+    return [os.path.expanduser(word) if word.startswith("~/") else word for word in words]
+
+
+def prune_logs(folder, name):
+    """Keep the newest KEPT_LOGS logs of a rank; their names start with the time."""
+    for old in sorted(file for file in os.listdir(folder) if file.endswith(f"-{name}.log"))[:-KEPT_LOGS]:
+        os.remove(os.path.join(folder, old))
+
+
 def paths(request):
     base = os.path.join(os.path.expanduser(request["run_dir"]), request["name"])
     return base + ".json", base + ".exit"
@@ -143,21 +169,26 @@ def paths(request):
 def start(request):
     """Start request["argv"] in its own session. Refuses when ours is already alive. Returns the new record."""
     record_path, exit_path = paths(request)
-    os.makedirs(os.path.dirname(request["log"]), exist_ok=True)
-    os.makedirs(os.path.dirname(record_path), exist_ok=True)
+    logs = os.path.join(os.path.dirname(record_path), "logs")
+    os.makedirs(logs, exist_ok=True)
     record = read_json(record_path)
     if record and alive(record):
         return {"started": False, "record": record}
+    for folder in request.get("folders", ()):
+        os.makedirs(os.path.expanduser(folder), exist_ok=True)
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    log_path = os.path.join(logs, f"{stamp}-{request['record']['boot']}-{request['name']}.log")
     if os.path.exists(exit_path):
         os.remove(exit_path)
-    env = {**os.environ, **request["env"], "SPARK_LAB_EXIT_FILE": exit_path}
-    with open(request["log"], "ab") as log:
+    given = dict(zip(request["env"], expanded(request["env"].values()), strict=True))
+    env = {**os.environ, **given, "SPARK_LAB_EXIT_FILE": exit_path}
+    with open(log_path, "ab") as log:
         leader = subprocess.Popen(
-            ["/bin/sh", "-c", _LEADER, "sh", *request["argv"]],
-            env=env, cwd=request["cwd"], stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,
+            ["/bin/sh", "-c", _LEADER, "sh", *expanded(request["argv"])],
+            env=env, cwd=os.path.expanduser(request["cwd"]), stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
     identity = {"pid": leader.pid, "start_ticks": start_ticks(leader.pid), "kernel_boot_id": kernel_boot_id()}
-    record = {**request["record"], **identity, "argv": request["argv"], "log": request["log"], "started_unix_s": time.time()}
+    record = {**request["record"], **identity, "argv": request["argv"], "log": log_path, "started_unix_s": time.time()}
     write_json(record_path, record)
     with leader.stdin:
         leader.stdin.write(b"go\n")
@@ -176,7 +207,8 @@ def probe(request):
             exit_code = int(file.read() or -1)
     lines = tail(record["log"], request.get("lines", 12)) if record else []
     ours = bool(holder and holder["sid"] is not None and pids and holder["sid"] == record["pid"])
-    return {"record": record, "pids": pids, "exit_code": exit_code, "holder": holder, "holder_is_ours": ours, "tail": lines}
+    seen = {"record": record, "pids": pids, "exit_code": exit_code, "holder": holder, "holder_is_ours": ours, "tail": lines}
+    return {**seen, "oom_killed": False, "problem": None, "health": health(record["port"]) if pids and record["port"] else None}
 
 
 def stop(request):
@@ -207,7 +239,10 @@ def end(record, sig, wait_s):
     return alive(record)
 
 
+ACTIONS = {"start": start, "probe": probe, "stop": stop}
+
+
 def main(request):
-    actions = {"start": start, "probe": probe, "stop": stop}
-    json.dump(actions[request["action"]](request), sys.stdout)
+    """Answer one request on stdout. An expected failure is a SystemExit whose text goes to stderr, with exit code 1."""
+    json.dump(ACTIONS[request["action"]](request), sys.stdout)
     return 0

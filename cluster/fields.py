@@ -7,13 +7,12 @@ the role in front (HEAD_IP, WORKER_IP, WORKER2_IP, WORKER3_IP).
 from __future__ import annotations
 
 import shlex
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import pydantic
 
 ROLES = ("head", "worker", "worker2", "worker3")
-Switch = Literal[0, 1]
-_T = TypeVar("_T", bound="Settings")
+Switch = Annotated[int, pydantic.Field(ge=0, le=1)]
 
 
 def setting(default: Any, meaning: str, **limits: Any) -> Any:

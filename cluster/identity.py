@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-# Where a server listens is no property of its speed, and an address does not belong into a receipt.
-_PLACES = ("host", "port")
+from cluster.settings import noted
 
 
 def system(record: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of bench.receipt.System for the server that `record` describes."""
-    settings = {name: value for name, value in record["settings"].items() if name not in _PLACES}
+    settings = {name: value for name, value in record["settings"].items() if not noted(name, "place")}
     return {
         "kit": record["kit"],
         "engine": record["engine"],
@@ -23,7 +22,7 @@ def system(record: Mapping[str, Any]) -> dict[str, Any]:
         "settings": settings,
         "boot": record["boot"],
         "boot_age_s": round(time.time() - record["started_unix_s"], 1),
-        "hardware": hardware(),
+        "hardware": hardware() if record["kit"] == "local" else None,
     }
 
 

@@ -1,37 +1,44 @@
-"""up, down, restart and status of a kit whose engine is one process on one node."""
+"""up, down, restart and status of a kit: one rank on this machine or one on each node, by the same steps."""
 
 from __future__ import annotations
 
-import dataclasses
-import datetime
+import contextlib
+import getpass
+import os
 import secrets
 import signal
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cluster import health, state, weights
-from cluster.engines import llama
+from cluster import health, preflight, state, weights
+from cluster.connect import connect
 from cluster.errors import BadSettings, LaunchError
-from cluster.settings import ROOT, Effective, difference
-from cluster.transport import LocalTransport, Transport, ask_agent
+from cluster.execute import Nodes, combined
+from cluster.plan import LOCK_TTL_S, lock_step, plan_down, plan_up, probe_step
+from cluster.ranks import Rank, ranks
+from cluster.settings import Effective, difference
 
-_NAME = "rank0"
-_GRACE_S = 10.0
 Say = Callable[[str], None]
+_LOST_CONTACTS = 3  # in a row, before a node counts as gone: one missed look is no reason to take a launch back
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What the node agent saw: our record and its living pids, how the process ended, and who holds the port."""
+    """What one node's agent saw: our record and its living pids, how the rank ended, who holds the port, /health."""
 
+    role: str
     record: Mapping[str, Any] | None
     pids: tuple[int, ...]
     exit_code: int | None
+    oom_killed: bool
     holder: Mapping[str, Any] | None
     holder_is_ours: bool
     tail: tuple[str, ...]
+    problem: str | None
+    health: int | None
 
     @property
     def running(self) -> bool:
@@ -39,197 +46,244 @@ class Probe:
 
     @property
     def crashed(self) -> bool:
-        """There is a record, but the process ended without `down`."""
+        """There is a record, but the rank ended without `down`."""
         return self.record is not None and not self.pids
 
     def ending(self) -> str:
-        """How a crashed process ended, in words."""
+        """How a crashed rank ended, in words."""
+        if self.oom_killed:
+            return "killed for lack of memory (OOM)"
         if self.exit_code is None:
             return "ended without an exit code: killed together with its session, or the machine restarted"
-        if self.exit_code - 128 in set(signal.Signals):
+        if self.exit_code > 128:
             return f"killed by {signal.Signals(self.exit_code - 128).name}"
         return f"exit {self.exit_code}"
 
 
 @dataclass(frozen=True)
-class Running:
-    """One kit on one node, as this call's settings describe it."""
+class Cluster:
+    """A kit as this call's settings describe it, with a way to each of its nodes."""
 
     effective: Effective
-    transport: Transport = dataclasses.field(default_factory=LocalTransport)
+    nodes: Nodes
 
     @property
     def kit(self) -> str:
         return self.effective.kit.name
 
     @property
-    def node(self) -> str:
-        return self.effective.kit.nodes[0]
+    def ranks(self) -> tuple[Rank, ...]:
+        return ranks(self.effective)
 
-    def ask(self, action: str, **request: Any) -> dict[str, Any]:
-        run_dir = str(state.run_dir(self.kit))
-        return ask_agent(self.transport, {"action": action, "name": _NAME, "run_dir": run_dir, **request}, timeout_s=60)
+    def probes(self, lines: int = 12) -> tuple[dict[str, Probe], Mapping[str, LaunchError]]:
+        """A probe of every node that answers, by role, and the failure of every node that does not."""
+        results = self.nodes.run(probe_step(rank, lines) for rank in self.ranks)
+        return {role: _probe(role, answer) for role, answer in results.answers.items()}, results.failures
 
-    def probe(self, lines: int = 12) -> Probe:
-        seen = self.ask("probe", port=None, lines=lines)
-        if seen["record"] is None:
-            seen = self.ask("probe", port=self.effective.settings.port, lines=lines)
-        return Probe(**{**seen, "pids": tuple(seen["pids"]), "tail": tuple(seen["tail"])})
+    def certain_probes(self) -> dict[str, Probe]:
+        """A probe of every node. Raises LaunchError when one does not answer or its docker does not."""
+        probes, failures = self.probes()
+        broken = [LaunchError(f"docker does not answer: {p.problem}", node=role) for role, p in probes.items() if p.problem]
+        if failures or broken:
+            raise combined("looking at the nodes", [*failures.values(), *broken])
+        return probes
+
+    def head_record(self) -> Mapping[str, Any] | None:
+        """The record of a running rank 0, or None."""
+        probes, failures = self.probes()
+        if "head" in failures:
+            raise failures["head"]
+        return probes["head"].record if probes["head"].running else None
 
     def server(self, record: Mapping[str, Any]) -> health.Server:
         return health.Server(record["base_url"], record["model"], self.effective.settings.vllm_api_key)
 
 
-def up(cluster: Running, say: Say) -> Mapping[str, Any]:
-    """Start the kit's server and wait until it is ready; with the same settings already running, only say so.
-
-    Returns the record. Raises BadSettings when another configuration runs, LaunchError when the start fails; a start that
-    fails or is interrupted is taken back.
-    """
-    with state.lock(cluster.kit):
-        return _up(cluster, say)
+def _probe(role: str, answer: Mapping[str, Any]) -> Probe:
+    return Probe(role, **{**answer, "pids": tuple(answer["pids"]), "tail": tuple(answer["tail"])})
 
 
-def _up(cluster: Running, say: Say) -> Mapping[str, Any]:
-    seen = cluster.probe()
-    if seen.running and seen.record:
-        return _already_running(cluster, seen.record, say)
-    if seen.crashed:
-        say(f"the former process of kit {cluster.kit} is gone ({seen.ending()}); starting anew")
-    _refuse_busy_port(cluster)
-    model = weights.fetch(weights.SMOLLM2, say)
-    request = _start_request(cluster, model)
+@contextlib.contextmanager
+def opened(effective: Effective) -> Iterator[Cluster]:
+    """The cluster, with its connections closed in the end."""
+    python = sys.executable if effective.kit.topology == "single" else "python3"
+    nodes = Nodes({rank.role: connect(rank.role, rank.node, effective) for rank in ranks(effective)}, python)
     try:
-        record: Mapping[str, Any] = cluster.ask("start", **request)["record"]
-        say(f"started pid {record['pid']}, log {record['log']}")
-        _wait_ready(cluster, record)
-    except BaseException:
-        cluster.ask("stop", grace_s=_GRACE_S)
+        yield Cluster(effective, nodes)
+    finally:
+        nodes.close()
+
+
+def _owner() -> str:
+    return f"{getpass.getuser()} (pid {os.getpid()}: invoke {' '.join(sys.argv[1:])[:60]})"
+
+
+@contextlib.contextmanager
+def locked(cluster: Cluster) -> Iterator[str]:
+    """The launch lock of every node, or of this machine for a single-node kit. Yields the lock's token.
+
+    A node's lock is a lease: it ends LOCK_TTL_S after the last refresh, so a command that was killed blocks nobody for long.
+    """
+    if cluster.effective.kit.topology == "single":
+        with state.lock(cluster.kit):
+            yield ""
+        return
+    token, owner = secrets.token_hex(8), _owner()
+    steps = [lock_step(rank, token, owner) for rank in cluster.ranks]
+    results = cluster.nodes.run(steps)
+    try:
+        _refuse_held({role: answer["by"] for role, answer in results.answers.items() if not answer["held"]})
+        results.all_or_raise("taking the launch lock")
+        yield token
+    finally:
+        unlocks = [step for step in steps if step.role in results.answers]
+        cluster.nodes.run(_unlock(step) for step in unlocks)
+
+
+def _unlock(step: Any) -> Any:
+    return type(step)(step.role, "give the launch lock back", {**step.request, "action": "unlock"}, step.timeout_s)
+
+
+def _refuse_held(held: Mapping[str, Any]) -> None:
+    for role, by in held.items():
+        left = max(0, by["until_unix_s"] - time.time())
+        since = time.strftime("%H:%M:%S", time.localtime(by["since_unix_s"]))
+        hint = f"wait for it; if it was killed, the lock ends by itself in {left:.0f} s"
+        raise LaunchError(f"another launch is working on this node: {by['owner']}, since {since}", node=role, hint=hint)
+
+
+def up(cluster: Cluster, say: Say) -> Mapping[str, Any]:
+    """Start every rank and wait until the server is ready; with the same settings already running, only say so.
+
+    Returns the record of rank 0. Raises BadSettings when another configuration runs, LaunchError when the start fails; a start
+    that fails or is interrupted is taken back on every node.
+    """
+    with locked(cluster) as token:
+        probes = cluster.certain_probes()
+        running = {role: probe for role, probe in probes.items() if probe.running}
+        if running:
+            return _already_running(cluster, probes, token, say)
+        for role, probe in probes.items():
+            if probe.crashed:
+                say(f"{role}: the former rank is gone ({probe.ending()}); starting anew")
+        return _start(cluster, token, say)
+
+
+def _already_running(cluster: Cluster, probes: Mapping[str, Probe], token: str, say: Say) -> Mapping[str, Any]:
+    records = {role: probe.record for role, probe in probes.items() if probe.running and probe.record}
+    missing = [role for role in probes if role not in records]
+    if missing:
+        raise LaunchError(f"kit {cluster.kit} runs on {', '.join(records)} but not on {', '.join(missing)}", hint="invoke restart")
+    for record in records.values():
+        changes = difference(record["settings"], cluster.effective.fingerprint())
+        if changes:
+            what = f"kit {cluster.kit} is running with other settings (running -> wanted)"
+            raise BadSettings("\n".join([what, *changes]), hint="invoke restart")
+    head = records["head"]
+    _wait_ready(cluster, token)
+    say(f"kit {cluster.kit} is already running: {head['base_url']}/v1, model {head['model']}")
+    return head
+
+
+def _start(cluster: Cluster, token: str, say: Say) -> Mapping[str, Any]:
+    boot, begin = secrets.token_hex(4), time.monotonic()
+    plan = plan_up(cluster.effective, boot=boot)
+    if cluster.effective.kit.engine == "llama":
+        weights.fetch(weights.SMOLLM2, say)
+    preflight.refuse(cluster.effective, cluster.nodes.stage(plan.stage("check")))
+    try:
+        answers: dict[str, Any] = {}
+        for stage in plan.stages:
+            if stage.name.startswith("start"):
+                answers |= cluster.nodes.stage(stage)
+                say(f"{stage.name}: {', '.join(step.role for step in stage.steps)} started")
+        _wait_ready(cluster, token)
+    except BaseException as error:
+        say("taking the start back on every node" if not isinstance(error, KeyboardInterrupt) else "interrupted: taking the start back")
+        _stop_all(cluster, say)
         raise
-    say(f"ready after {time.time() - record['started_unix_s']:.1f} s: {record['base_url']}/v1, model {record['model']}")
+    record: Mapping[str, Any] = answers["head"]["record"]
+    say(f"ready after {time.monotonic() - begin:.1f} s: {record['base_url']}/v1, model {record['model']}, log {record['log']}")
     return record
 
 
-def _already_running(cluster: Running, record: Mapping[str, Any], say: Say) -> Mapping[str, Any]:
-    changes = difference(record["settings"], cluster.effective.fingerprint())
-    if changes:
-        raise BadSettings(
-            f"kit {cluster.kit} is running with other settings (running -> wanted)\n" + "\n".join(changes), hint="invoke restart"
-        )
-    _wait_ready(cluster, record)
-    say(f"kit {cluster.kit} is already running: {record['base_url']}/v1, model {record['model']}")
-    return record
-
-
-def _refuse_busy_port(cluster: Running) -> None:
-    port = cluster.effective.settings.port
-    holder = cluster.ask("probe", port=port)["holder"]
-    if holder:
-        who = f"pid {holder['pid']} of {holder['user']}: {holder['command']}" if holder["pid"] else "a process of another user"
-        raise LaunchError(
-            f"port {port} is in use by {who}; this tool did not start it",
-            node=cluster.node,
-            hint="stop that process, or choose another port: PORT=... invoke up",
-        )
-
-
-def _start_request(cluster: Running, model: Any) -> dict[str, Any]:
-    settings, boot = cluster.effective.settings, secrets.token_hex(4)
-    now = datetime.datetime.now(datetime.UTC)
-    reachable = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
-    record = {
-        "boot": boot,
-        "kit": cluster.kit,
-        "port": settings.port,
-        "base_url": f"http://{reachable}:{settings.port}",
-        "model": settings.served_model_name,
-        "settings": cluster.effective.fingerprint(),
-        "engine": llama.version(),
-        "weights": {"file": weights.SMOLLM2.file_name, "sha256": weights.SMOLLM2.sha256, "source": weights.SMOLLM2.requirement},
-    }
-    return {
-        "argv": llama.argv(settings, model),
-        "env": llama.environment(settings),
-        "cwd": str(ROOT),
-        "log": str(state.new_log(cluster.kit, boot, now.strftime("%Y%m%dT%H%M%SZ"))),
-        "record": record,
-    }
-
-
-def _wait_ready(cluster: Running, record: Mapping[str, Any]) -> None:
+def _wait_ready(cluster: Cluster, token: str) -> None:
+    """Until /health is 200 on the head. Raises as soon as a rank has ended or a node is out of reach for some looks."""
     limit = cluster.effective.settings.ready_timeout
-    server = cluster.server(record)
+    misses = dict.fromkeys((rank.role for rank in cluster.ranks), 0)
+    refreshed = time.monotonic()
 
     def ready() -> bool:
-        if health.api_answers(server):
-            return True
-        seen = cluster.probe()
-        if not seen.running:
-            raise LaunchError(
-                f"the server ended while starting ({seen.ending()})",
-                node=cluster.node,
-                ran=" ".join(record["argv"]),
-                tail=seen.tail,
-                hint="invoke logs",
-            )
-        return False
+        nonlocal refreshed
+        if token and time.monotonic() - refreshed > LOCK_TTL_S / 4:
+            cluster.nodes.run(lock_step(rank, token, _owner()) for rank in cluster.ranks)
+            refreshed = time.monotonic()
+        probes, failures = cluster.probes(lines=30)
+        problems = {**failures} | {role: LaunchError(f"docker: {p.problem}", node=role) for role, p in probes.items() if p.problem}
+        for role in misses:
+            misses[role] = misses[role] + 1 if role in problems else 0
+            if misses[role] >= _LOST_CONTACTS:
+                raise problems[role]
+        _refuse_ended(cluster, {role: probe for role, probe in probes.items() if role not in problems})
+        return "head" in probes and probes["head"].health == 200
 
-    if not health.wait_until(ready, limit):
-        raise LaunchError(
-            f"not ready within {limit:g} s (READY_TIMEOUT)",
-            node=cluster.node,
-            ran=" ".join(record["argv"]),
-            tail=cluster.probe().tail,
-            hint="invoke logs",
-        )
+    single = cluster.effective.kit.topology == "single"
+    if not health.wait_until(ready, limit, 0.05 if single else 0.5):
+        probes, _ = cluster.probes(lines=8)
+        tails = [f"{role}: {line}" for role, probe in probes.items() for line in probe.tail]
+        raise LaunchError(f"kit {cluster.kit} is not ready within {limit:g} s (READY_TIMEOUT)", tail=tails, hint="invoke logs --rank N")
 
 
-def down(cluster: Running, say: Say) -> None:
-    """Stop what this tool started and verify that nothing of it is left. Raises LaunchError when something is."""
-    with state.lock(cluster.kit):
-        seen = cluster.probe()
-        answer = cluster.ask("stop", grace_s=_GRACE_S)
+def _refuse_ended(cluster: Cluster, probes: Mapping[str, Probe]) -> None:
+    by_role = {rank.role: rank for rank in cluster.ranks}
+    ended = [role for role, probe in probes.items() if not probe.running]
+    if not ended:
+        return
+    errors = []
+    for role in ended:
+        ran = next(step.shown for stage in plan_up(cluster.effective).stages for step in stage.steps if _starts(step, role))
+        what = f"rank {by_role[role].number} ended while starting ({probes[role].ending()})"
+        errors.append(LaunchError(what, node=role, ran=ran, tail=probes[role].tail, hint=f"invoke logs --rank {by_role[role].number}"))
+    raise combined("starting", errors)
+
+
+def _starts(step: Any, role: str) -> bool:
+    return bool(step.role == role and step.request.get("action") in ("start", "docker_start"))
+
+
+def _stop_all(cluster: Cluster, say: Say) -> bool:
+    """Stop every rank; whether anything ran. Raises LaunchError when a node could not confirm that nothing is left."""
+    results = cluster.nodes.run(plan_down(cluster.effective).stage("stop").steps)
+    for role, answer in results.answers.items():
+        if answer.get("log"):
+            say(f"{role}: log saved as {answer['log']}")
+    errors: list[BaseException] = list(results.failures.values())
+    for role, answer in results.answers.items():
         if answer["left"]:
-            raise LaunchError(f"processes {answer['left']} did not end even after SIGKILL", node=cluster.node, hint="ps -o pid,stat,cmd")
-        if seen.crashed:
-            say(f"kit {cluster.kit} had already ended ({seen.ending()}); cleaned up")
-        else:
-            say(f"kit {cluster.kit} stopped" if answer["was_running"] else f"kit {cluster.kit} was not running")
+            errors.append(LaunchError(f"{answer['left']} did not end even after SIGKILL", node=role, hint="ps -o pid,stat,cmd; docker ps"))
+    if errors:
+        raise combined("stopping: unconfirmed", errors)
+    return any(answer["was_running"] for answer in results.answers.values())
 
 
-def restart(cluster: Running, say: Say) -> Mapping[str, Any]:
+def down(cluster: Cluster, say: Say) -> None:
+    """Stop what this tool started on every node and verify that nothing of it is left. Raises LaunchError when something is."""
+    with locked(cluster):
+        _down(cluster, say)
+
+
+def _down(cluster: Cluster, say: Say) -> None:
+    probes, _ = cluster.probes()
+    crashed = {role: probe for role, probe in probes.items() if probe.crashed}
+    was_running = _stop_all(cluster, say)
+    for role, probe in crashed.items():
+        say(f"{role}: had already ended ({probe.ending()}); cleaned up")
+    if was_running or not crashed:
+        say(f"kit {cluster.kit} stopped" if was_running else f"kit {cluster.kit} was not running")
+
+
+def restart(cluster: Cluster, say: Say) -> Mapping[str, Any]:
     """down and up with the new settings, which were validated before anything is stopped."""
-    down(cluster, say)
-    return up(cluster, say)
-
-
-@dataclass(frozen=True)
-class Status:
-    """The state of a kit. Liveness in three levels: process, api (/health answers), engine (a token can be generated)."""
-
-    kit: str
-    state: str
-    process: bool
-    api: bool
-    engine: bool | None
-    detail: str
-    record: Mapping[str, Any] | None
-
-    @property
-    def ready(self) -> bool:
-        return self.process and self.api and self.engine is not False
-
-
-def status(cluster: Running, *, passive: bool = False) -> Status:
-    """Look at the kit; `passive` leaves out the one-token request of the third level (then None)."""
-    seen = cluster.probe()
-    if seen.record is None:
-        detail = "" if seen.holder is None else f"port {cluster.effective.settings.port} is held by pid {seen.holder['pid']}, not ours"
-        return Status(cluster.kit, "stopped", False, False, None, detail, None)
-    if not seen.running:
-        return Status(cluster.kit, "crashed", False, False, None, seen.ending(), seen.record)
-    server = cluster.server(seen.record)
-    api = health.api_answers(server)
-    engine = None if passive or not api else health.engine_answers(server)
-    word = "ready" if api and engine is not False else "engine does not answer" if api else "starting or hanging"
-    return Status(cluster.kit, word, True, api, engine, "", seen.record)
+    with locked(cluster) as token:
+        _down(cluster, say)
+        return _start(cluster, token, say)

@@ -1,7 +1,7 @@
 """Every setting, and where its value came from: default < kit < .env < environment < flag.
 
-The settings themselves are in fields.py; a field in lower case is the variable in upper case (`port` is PORT). An empty value means "not set" for
-settings that may be None, and is an error for all others.
+The settings themselves are in fields.py; a field in lower case is the variable in upper case (`port` is PORT). An empty value
+means "not set" for settings that may be None, and is an error for all others.
 """
 
 from __future__ import annotations

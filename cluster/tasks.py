@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import subprocess
+import json as jsonlib
 import sys
 import time
 from typing import Any
 
 import cli
-from cluster.errors import LaunchError
 from cluster.settings import FIELDS, ROOT, as_json, example, load
 
 
@@ -18,48 +16,91 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def _cluster(kit: str | None) -> Any:
-    from cluster import lifecycle
+def _effective(kit: str | None) -> Any:
+    """The settings, checked against every constraint. Touches nothing."""
+    from cluster import constraints
 
-    return lifecycle.Running(load({"kit": kit}))
+    effective = load({"kit": kit})
+    for note in (*effective.notes, *constraints.warnings(effective)):
+        _say(f"note: {note}")
+    constraints.check(effective)
+    return effective
 
 
-@cli.task(help={"kit": "a name from kits/ (default: KIT, else local)", "json": "print the run record as JSON"})
-def up(ctx: Any, kit: str | None = None, json: bool = False) -> None:
+def _print_json(value: Any) -> None:
+    print(jsonlib.dumps(value, indent=2))
+
+
+_KIT = {"kit": "a name from kits/ (default: KIT; spark2 where .env names a WORKER_IP; else local)"}
+
+
+@cli.task(help={**_KIT, "json": "print the run record as JSON", "dry": "print the plan, touch nothing"})
+def up(ctx: Any, kit: str | None = None, json: bool = False, dry: bool = False) -> None:
     """Launch the kit and wait until it is ready. Running with the same settings: says so."""
     from cluster import lifecycle
 
-    record = lifecycle.up(_cluster(kit), _say)
+    if dry or ctx.config.run.dry:
+        _print_plan("up", _effective(kit), json)
+        return
+    effective = _effective(kit)
+    _say(f"kit {effective.kit.name}: {effective.kit.summary}")
+    with lifecycle.opened(effective) as cluster:
+        record = lifecycle.up(cluster, _say)
     if json:
-        print(_dumps(record))
+        _print_json(record)
 
 
-@cli.task(help={"kit": "a name from kits/"})
-def down(ctx: Any, kit: str | None = None) -> None:
-    """Stop what up started, and verify that nothing of it is left."""
+@cli.task(help={**_KIT, "dry": "print the plan, touch nothing"})
+def down(ctx: Any, kit: str | None = None, dry: bool = False) -> None:
+    """Stop what up started on every node, and verify that nothing of it is left."""
     from cluster import lifecycle
 
-    lifecycle.down(_cluster(kit), _say)
+    if dry or ctx.config.run.dry:
+        _print_plan("down", _effective(kit), False)
+        return
+    with lifecycle.opened(load({"kit": kit})) as cluster:
+        lifecycle.down(cluster, _say)
 
 
-@cli.task(help={"kit": "a name from kits/"})
+@cli.task(help=_KIT)
 def restart(ctx: Any, kit: str | None = None) -> None:
     """Validate the settings, then stop and start."""
     from cluster import lifecycle
 
-    lifecycle.restart(_cluster(kit), _say)
+    if ctx.config.run.dry:
+        _print_plan("up", _effective(kit), False)
+        return
+    with lifecycle.opened(_effective(kit)) as cluster:
+        lifecycle.restart(cluster, _say)
 
 
-@cli.task(help={"kit": "a name from kits/", "json": "print one JSON document", "passive": "send no one-token request"})
+@cli.task(help={**_KIT, "task": "up or down", "json": "print one JSON document"})
+def plan(ctx: Any, kit: str | None = None, task: str = "up", json: bool = False) -> None:
+    """What a task would run on which node, in order; opens no connection."""
+    cli.choice("task", task, ("up", "down"))
+    _print_plan(task, _effective(kit), json)
+
+
+def _print_plan(task: str, effective: Any, as_document: bool) -> None:
+    from cluster import plan as plans
+
+    made = {"up": plans.plan_up, "down": plans.plan_down}[task](effective)
+    if not as_document:
+        print(plans.render(made))
+        return
+    stages = [{"stage": stage.name, "steps": [{"node": step.role, "runs": step.shown} for step in stage.steps]} for stage in made.stages]
+    _print_json({"plan": made.title, "stages": stages})
+
+
+@cli.task(help={**_KIT, "json": "print one JSON document", "passive": "send no one-token request"})
 def status(ctx: Any, kit: str | None = None, json: bool = False, passive: bool = False) -> int:
-    """Process, API and engine of the kit; exit 1 unless it is ready."""
+    """Every rank's process, the API and the engine of the kit; exit 1 unless it is ready."""
     from cluster import lifecycle
+    from cluster import status as states
 
-    seen = lifecycle.status(_cluster(kit), passive=passive)
-    if json:
-        print(_dumps(dataclasses.asdict(seen)))
-    else:
-        _print_status(seen)
+    with lifecycle.opened(load({"kit": kit})) as cluster:
+        seen = states.look(cluster, passive=passive)
+    _print_json(dataclasses.asdict(seen)) if json else _print_status(seen)
     return 0 if seen.ready else 1
 
 
@@ -67,23 +108,21 @@ def _print_status(seen: Any) -> None:
     mark = {True: "yes", False: "no", None: "not asked"}
     print(f"kit {seen.kit}: {seen.state}" + (f" ({seen.detail})" if seen.detail else ""))
     print(f"  process {mark[seen.process]}, api {mark[seen.api]}, engine {mark[seen.engine]}")
+    for rank in seen.ranks if len(seen.ranks) > 1 else ():
+        print(f"  rank {rank.rank} on {rank.role}: {rank.state}")
     if seen.record:
         record, age = seen.record, time.time() - seen.record["started_unix_s"]
-        print(f"  {record['base_url']}/v1, model {record['model']}, pid {record['pid']}, boot {record['boot']}, {age:.0f} s")
-        print(f"  log {record['log']}")
+        print(f"  {record['base_url']}/v1, model {record['model']}, boot {record['boot']}, {age:.0f} s, log {record['log']}")
 
 
-@cli.task(help={"kit": "a name from kits/", "lines": "how many last lines (default 60)", "follow": "go on printing"})
-def logs(ctx: Any, kit: str | None = None, lines: str | None = None, follow: bool = False) -> None:
-    """The server's log; it outlives the server (the newest 10 are kept)."""
-    from cluster import state
+@cli.task(help={**_KIT, "rank": "which rank (default 0)", "lines": "how many last lines (default 60)", "follow": "go on printing"})
+def logs(ctx: Any, kit: str | None = None, rank: str | None = None, lines: str | None = None, follow: bool = False) -> None:
+    """A rank's log; it outlives the rank (the newest 10 are kept on its node)."""
+    count, number = cli.integer("lines", lines, low=1) or 60, cli.integer("rank", rank, low=0) or 0
+    from cluster import lifecycle, logs
 
-    count = cli.integer("lines", lines, low=1) or 60
-    name = load({"kit": kit}).kit.name
-    path = state.newest_log(name)
-    if path is None:
-        raise LaunchError(f"kit {name} has no log yet", hint="invoke up")
-    subprocess.run(["tail", "-n", str(count), *(["-F"] if follow else []), str(path)])
+    with lifecycle.opened(load({"kit": kit})) as cluster:
+        logs.show(cluster, number, count, follow=follow)
 
 
 @cli.task(help={"kit": "a name from kits/", "json": "print one JSON document", "write-example": "write .env.example from the settings"})
@@ -100,7 +139,3 @@ def config(ctx: Any, kit: str | None = None, json: bool = False, write_example: 
     for name, field in FIELDS.items():
         value = "" if public[name] is None else public[name]
         print(f"{name.upper():18} {value!s:26} {effective.sources[name]:16} {field.description}")
-
-
-def _dumps(value: Any) -> str:
-    return json.dumps(value, indent=2)

@@ -1,4 +1,4 @@
-"""The llama engine: the `local` kit's server as argv and environment."""
+"""The llama engine: the `local` kit's server as argv."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import importlib.metadata
 import sys
 from pathlib import Path
 
-from cluster.settings import Settings
+from cluster.fields import Settings
 
 DISTRIBUTION = "xllamacpp"
 
 
 def argv(settings: Settings, model: Path) -> tuple[str, ...]:
-    """The server's command line. Holds no secret: the API key travels by environment()."""
+    """The server's command line. Holds no secret: the API key travels as the variable LLAMA_API_KEY."""
     options = {
         "model": model,
         "alias": settings.served_model_name,
@@ -27,11 +27,6 @@ def argv(settings: Settings, model: Path) -> tuple[str, ...]:
     }
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     return (sys.executable, "-m", "cluster.engines.llama_server", *words)
-
-
-def environment(settings: Settings) -> dict[str, str]:
-    """Variables the server needs beside the caller's own."""
-    return {"LLAMA_API_KEY": settings.vllm_api_key or ""}
 
 
 def version() -> str:

@@ -14,40 +14,15 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from cluster.fields import NodeSettings, Settings
-from cluster.kits import Kit
+from cluster.fields import Settings
+from cluster.ranks import Rank
 
 _HF_IN_CONTAINER = "/root/.cache/huggingface"
 _MTP_SIZES = "1 2 3 4 6 8 12"
 _DFLASH_SIZES = (1, 2, 4, 8, 16, 24, 32)
-
-
-@dataclass(frozen=True)
-class Rank:
-    """One rank of a launch: its number, the role of its node, that node's settings, and the launch it belongs to."""
-
-    number: int
-    role: str
-    node: NodeSettings
-    settings: Settings
-    kit: Kit
-
-    @property
-    def size(self) -> int:
-        return len(self.kit.nodes)
-
-    @property
-    def container(self) -> str:
-        return f"spark-lab-{self.role}"
-
-
-def ranks(settings: Settings, kit: Kit) -> tuple[Rank, ...]:
-    """All ranks of a kit; rank 0 is the head."""
-    return tuple(Rank(number, role, settings.node(role), settings, kit) for number, role in enumerate(kit.nodes))
 
 
 def snapshot(repo: str, revision: str, hub: str) -> str:
@@ -260,7 +235,7 @@ _DOCKER = (
 def docker_run(rank: Rank) -> tuple[str, ...]:
     """The `docker run` of a rank, without labels (the runtime adds those). `~` in mounts is the node's own home."""
     s = rank.settings
-    words = ["docker", "run", "--name", rank.container, *_DOCKER]
+    words = ["docker", "run", "--name", rank.name, *_DOCKER]
     words += [word for mount in _mounts(rank) for word in ("--volume", mount)]
     words += [word for name, value in container_environment(rank).items() for word in ("--env", f"{name}={value}")]
     if rank.number == 0 and s.vllm_api_key:
@@ -279,16 +254,23 @@ def container_environment(rank: Rank) -> dict[str, str]:
     return {**caches, **environment(rank)}
 
 
+def model_folders(rank: Rank) -> tuple[str, ...]:
+    """The folders on the node that hold the model and, with dflash, the drafter."""
+    s, hub = rank.settings, rank.node.hf_home
+    drafter = (snapshot(s.dflash_model, s.dflash_revision, hub),) if s.spec_method == "dflash" else ()
+    return (snapshot(s.model, s.model_revision, hub), *drafter)
+
+
+def cache_folders(rank: Rank) -> tuple[str, ...]:
+    """The compile caches on the node, which must exist (and belong to the login) before they are mounted."""
+    return tuple(f"{PurePosixPath(rank.node.cache_root) / name}" for name in ("vllm", "triton", "tilelang", "nv"))
+
+
 def _mounts(rank: Rank) -> list[str]:
     s, node = rank.settings, rank.node
-    cache = PurePosixPath(node.cache_root)
-    mounts = [
-        f"{node.hf_home}:{_HF_IN_CONTAINER}" + ("" if rank.number == 0 else ":ro"),
-        f"{cache / 'vllm'}:/root/.cache/vllm",
-        f"{cache / 'triton'}:/root/.triton/cache",
-        f"{cache / 'tilelang'}:/root/.tilelang/cache",
-        f"{cache / 'nv'}:/root/.nv/ComputeCache",
-    ]
+    targets = ("/root/.cache/vllm", "/root/.triton/cache", "/root/.tilelang/cache", "/root/.nv/ComputeCache")
+    mounts = [f"{node.hf_home}:{_HF_IN_CONTAINER}" + ("" if rank.number == 0 else ":ro")]
+    mounts += [f"{source}:{target}" for source, target in zip(cache_folders(rank), targets, strict=True)]
     if s.model.startswith("/"):
         mounts.append(f"{s.model}:{s.model}:ro")
     if s.use_host_nccl:

@@ -1,0 +1,31 @@
+"""Asking the node agent: one request over one transport, as a program on the stdin of the node's own python3."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cluster.transport import Transport
+
+_PARTS = ("agent.py", "agent_cluster.py")
+
+
+@functools.cache
+def _source() -> str:
+    return "\n".join(Path(__file__).with_name(name).read_text() for name in _PARTS)
+
+
+def ask_agent(
+    transport: Transport, request: Mapping[str, Any], *, python: str = sys.executable, timeout_s: float = 30, shown: str = ""
+) -> dict[str, Any]:
+    """The agent's answer to one request. `shown` is what to call the command in a failure. Raises LaunchError."""
+    program = f"{_source()}\nraise SystemExit(main(json.loads({json.dumps(json.dumps(request))})))\n"
+    outcome = transport.run([python, "-"], stdin=program, timeout_s=timeout_s)
+    if outcome.code != 0:
+        raise outcome.error(f"could not {request['action'].replace('_', ' ')} {request['name']}", ran=shown)
+    answer: dict[str, Any] = json.loads(outcome.stdout)
+    return answer

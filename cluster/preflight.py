@@ -1,0 +1,50 @@
+"""Judging what the agents saw before a launch. Pure: facts in, one refusal with everything that is wrong out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cluster.errors import LaunchError
+from cluster.execute import combined
+from cluster.settings import Effective
+
+_ENOUGH_BYTES = 1 << 30  # for compile caches and logs
+
+
+def refuse(effective: Effective, facts: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise one LaunchError that names everything in the way of a launch, node by node. Nothing has been started yet."""
+    errors = [error for role, seen in facts.items() for error in problems(effective, role, seen)]
+    if errors:
+        raise combined("the check before the launch", errors)
+
+
+def problems(effective: Effective, role: str, seen: Mapping[str, Any]) -> list[LaunchError]:
+    """Everything that is in the way on one node; `seen` is the answer of the agent's preflight."""
+    image = effective.settings.image
+    found: list[LaunchError] = []
+
+    def wrong(what: str, hint: str, ran: str = "") -> None:
+        found.append(LaunchError(what, node=role, ran=ran, hint=hint))
+
+    if seen["docker_error"]:
+        hint = "start docker there (sudo systemctl start docker); the login must be in the group docker"
+        wrong(f"docker does not answer: {seen['docker_error']}", hint, "docker version")
+    if seen["image_present"] is False:
+        wrong(f"there is no image {image}", "build it or load it on this node; IMAGE names it", f"docker image inspect {image}")
+    if seen["missing_paths"]:
+        wrong(f"missing: {', '.join(seen['missing_paths'])}", "check MODEL and the node's VENV setting")
+    if seen["unwritable"]:
+        wrong(f"cannot write to {', '.join(seen['unwritable'])}", "fix the owner, or set the node's CACHE_ROOT")
+    if seen["free_bytes"] is not None and seen["free_bytes"] < _ENOUGH_BYTES:
+        free = f"{seen['free_bytes'] / 2**20:.0f} MiB"
+        wrong(f"only {free} are free where caches and logs go; 1 GiB is needed", "free some space, or set the node's CACHE_ROOT")
+    if seen["foreign_container"]:
+        wrong("a container of the rank's name exists that this tool did not make", "rename or remove it: docker rm")
+    return found + [_busy(role, port, holder) for port, holder in seen["ports"].items() if holder]
+
+
+def _busy(role: str, port: str, holder: Mapping[str, Any]) -> LaunchError:
+    who = f"pid {holder['pid']} of {holder['user']}: {holder['command']}" if holder["pid"] else "a process of another user"
+    hint = "stop that process, or choose another port: PORT=... (MASTER_PORT=... for the ranks) invoke up"
+    return LaunchError(f"port {port} is in use by {who}; this tool did not start it", node=role, hint=hint)
