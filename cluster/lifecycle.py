@@ -230,6 +230,8 @@ def status(cluster: Running, *, passive: bool = False) -> Status:
         return Status(cluster.kit, "crashed", False, False, None, seen.ending(), seen.record)
     server = cluster.server(seen.record)
     api = health.api_answers(server)
-    engine = None if passive or not api else health.engine_answers(server)
+    locked_out = seen.record["settings"].get("vllm_api_key") != cluster.effective.fingerprint()["vllm_api_key"]
+    engine = None if passive or locked_out or not api else health.engine_answers(server)
     word = "ready" if api and engine is not False else "engine does not answer" if api else "starting or hanging"
-    return Status(cluster.kit, word, True, api, engine, "", seen.record)
+    detail = "the server wants another VLLM_API_KEY than this command has" if locked_out else ""
+    return Status(cluster.kit, word, True, api, engine, detail, seen.record)
