@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Literal
 
-from bench.trace import TOKEN_KINDS, Fact, Trace
+from bench.trace import Fact, Trace
 
 TokenSource = Literal["chunk_usage", "chunk_timings", "token_ids", "final_usage"]
 _FROM_CHUNKS: dict[str | None, TokenSource] = {"usage": "chunk_usage", "timings": "chunk_timings", "token_ids": "token_ids"}
@@ -19,7 +19,7 @@ _FROM_CHUNKS: dict[str | None, TokenSource] = {"usage": "chunk_usage", "timings"
 class RequestMetrics(Fact):
     """Seconds, tokens and tokens per second of one request.
 
-    ttfr_s: first chunk of any kind. ttft_s: first chunk that holds a token, reasoning included. e2el_s: last such chunk.
+    ttfr_s: first chunk of any kind. ttft_s: first chunk that holds a token (see Trace.token_chunks). e2el_s: last such chunk.
     tpot_s: (e2el - ttft) / (n - 1). decode_tok_s: (tokens at the last chunk - tokens at the first) / (their times' difference);
     with token_source final_usage the first chunk is assumed to hold one token. itl_*: gaps between chunks that hold tokens.
     prefill_tok_s: prompt tokens that were not cached / ttft.
@@ -60,7 +60,7 @@ def _ratio(over: float | None, under: float | None) -> float | None:
 
 def _counts(trace: Trace) -> tuple[TokenSource | None, int | None, list[int] | None]:
     """Token source, total tokens, and the cumulative tokens at each token chunk (None when only the total is known)."""
-    stated = [n for kind, n in zip(trace.kinds, trace.tokens, strict=True) if kind in TOKEN_KINDS]
+    stated = [trace.tokens[at] for at in trace.token_chunks()]
     final = trace.usage.completion_tokens if trace.usage else None
     known = [n for n in stated if n is not None]
     if stated and len(known) == len(stated):
@@ -77,7 +77,7 @@ def _decoded(n_tokens: int | None, counts: list[int] | None) -> int | None:
 
 def measure(trace: Trace) -> RequestMetrics:
     """All metrics of one request. A trace that ended in an error still gives what its chunks prove."""
-    times = [t for t, kind in zip(trace.t_s, trace.kinds, strict=True) if kind in TOKEN_KINDS]
+    times = [trace.t_s[at] for at in trace.token_chunks()]
     source, n_tokens, counts = _counts(trace)
     first, last = (times[0], times[-1]) if times else (None, None)
     span = last - first if first is not None and last is not None and len(times) > 1 else None

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import openai
 
 from bench.errors import BadRequest, BenchError
-from bench.trace import TOKEN_KINDS, Kind, Trace, Usage
+from bench.trace import Kind, Trace, Usage
 
 Dialect = Literal["vllm", "llamacpp", "openai"]
 INTERRUPTED = "interrupted"  # the error of a trace that Ctrl-C ended
@@ -149,7 +149,7 @@ class _Recorder:
         kind = self._read(choice) if choice else "u" if chunk.usage else "e"
         self.t_s.append(now)
         self.kinds.append(kind)
-        self.tokens.append(self._count(chunk, choice, kind))
+        self.tokens.append(self._count(chunk, choice))
         if chunk.usage:
             self.usage = _usage(chunk.usage)
 
@@ -169,7 +169,7 @@ class _Recorder:
             self.listen(kind, thought + content)
         return kind
 
-    def _count(self, chunk: Any, choice: Any, kind: Kind) -> int | None:
+    def _count(self, chunk: Any, choice: Any) -> int | None:
         """Cumulative completion tokens that this chunk states, by one and the same of its ways of stating them."""
         ids = getattr(choice, "token_ids", None) if choice else None
         self.ids += len(ids or ())
@@ -179,8 +179,8 @@ class _Recorder:
             "timings": timings.get("predicted_n") if choice else None,
             "token_ids": self.ids if ids else None,
         }
-        if self.counted_by is None and kind in TOKEN_KINDS:
-            self.counted_by = next((way for way, n in stated.items() if n is not None), None)
+        if self.counted_by is None:
+            self.counted_by = next((way for way, n in stated.items() if n), None)
         return stated[self.counted_by] if self.counted_by else None
 
     def trace(self, error: str | None) -> Trace:

@@ -45,6 +45,18 @@ class Trace(Fact):
     reasoning: str = ""
     error: str | None = None
 
+    def token_chunks(self) -> list[int]:
+        """Indices of the chunks that hold a token: text, reasoning or a tool call, or a stated count that rose.
+
+        The text may come later than the token: half a multi-byte character, or the end-of-text token, shows only in the count.
+        """
+        found, known = [], 0
+        for at, (kind, count) in enumerate(zip(self.kinds, self.tokens, strict=True)):
+            if kind in TOKEN_KINDS or (count or 0) > known:
+                found.append(at)
+            known = max(known, count or 0)
+        return found
+
     @pydantic.model_validator(mode="after")
     def _columns_match(self) -> Trace:
         if not len(self.t_s) == len(self.kinds) == len(self.tokens):

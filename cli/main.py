@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, overload
 
 import invoke
 from invoke.exceptions import Exit, ParseError
 from invoke.parser import Parser
+from invoke.program import Program
 
 
 class BadArgument(Exception):
@@ -75,16 +77,26 @@ def adapt_invoke() -> None:
     Unknown tasks and flags end with 2 (bad arguments): invoke itself ends with 1, which here means a failed step. And plain
     words may follow a task, none or many (`receipt.check results/receipts/*.json`): invoke has required single ones only.
     """
-    parse = Parser.parse_argv
+    parse, cleanup = Parser.parse_argv, Program.parse_cleanup
 
     def parse_argv(self: Parser, argv: list[str]) -> Any:
         takers = {name: flag for name, context in self.contexts.items() for flag in _WORDS if flag in context.args}
-        try:
+        with _parse_errors_end_with_2():
             return parse(self, words_as_flag(argv, takers))
-        except ParseError as error:
-            raise Exit(message=f"error: {error}\n  try: invoke --list, or invoke --help TASK", code=2) from error
 
-    Parser.parse_argv = parse_argv  # type: ignore[method-assign]
+    def parse_cleanup(self: Program) -> None:  # where `--help TASK` is looked up
+        with _parse_errors_end_with_2():
+            cleanup(self)
+
+    Parser.parse_argv, Program.parse_cleanup = parse_argv, parse_cleanup  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def _parse_errors_end_with_2() -> Iterator[None]:
+    try:
+        yield
+    except ParseError as error:
+        raise Exit(message=f"error: {error}\n  try: invoke --list, or invoke --help TASK", code=2) from error
 
 
 def words_as_flag(argv: list[str], takers: dict[str, str]) -> list[str]:

@@ -128,11 +128,11 @@ def port_holder(port):
     return {"pid": None, "sid": None, "user": None, "command": None}
 
 
-def health(port):
-    """The HTTP status of /health on this node, 0 when nothing answers."""
+def health(url):
+    """The HTTP status of a /health on this node, 0 when nothing answers."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(f"http://127.0.0.1:{port}/health", timeout=3) as answer:
+        with opener.open(url, timeout=3) as answer:
             return answer.status
     except urllib.error.HTTPError as error:
         return error.code
@@ -208,7 +208,7 @@ def probe(request):
     lines = tail(record["log"], request.get("lines", 12)) if record else []
     ours = bool(holder and holder["sid"] is not None and pids and holder["sid"] == record["pid"])
     seen = {"record": record, "pids": pids, "exit_code": exit_code, "holder": holder, "holder_is_ours": ours, "tail": lines}
-    return {**seen, "oom_killed": False, "problem": None, "health": health(record["port"]) if pids and record["port"] else None}
+    return {**seen, "oom_killed": False, "problem": None, "health": health(record["health_url"]) if pids and record["health_url"] else None}
 
 
 def stop(request):

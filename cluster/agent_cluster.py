@@ -170,7 +170,7 @@ def docker_probe(request):
         "holder_is_ours": running,
         "tail": docker_tail(request["name"], request.get("lines", 12)) if record else [],
         "problem": err or "docker does not answer" if code != 0 else None,
-        "health": health(port) if running and port else None,
+        "health": health(record["health_url"]) if running and record["health_url"] else None,
     }
 
 

@@ -55,7 +55,7 @@ class Probe:
             return "killed for lack of memory (OOM)"
         if self.exit_code is None:
             return "ended without an exit code: killed together with its session, or the machine restarted"
-        if self.exit_code > 128:
+        if self.exit_code - 128 in set(signal.Signals):
             return f"killed by {signal.Signals(self.exit_code - 128).name}"
         return f"exit {self.exit_code}"
 

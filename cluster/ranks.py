@@ -90,7 +90,8 @@ def record(rank: Rank, effective: Effective, boot: str) -> dict[str, Any]:
     from cluster.engines import llama
 
     settings, kit = effective.settings, effective.kit
-    address = "127.0.0.1" if kit.topology == "single" else settings.node("head").ip
+    listens = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
+    address = listens if kit.topology == "single" else settings.node("head").ip
     served: dict[str, Any] = {"source": settings.model, "revision": settings.model_revision}
     if kit.engine == "llama":
         served = {"source": weights.SMOLLM2.requirement, "file": weights.SMOLLM2.file_name, "sha256": weights.SMOLLM2.sha256}
@@ -100,6 +101,7 @@ def record(rank: Rank, effective: Effective, boot: str) -> dict[str, Any]:
         "rank": rank.number,
         "role": rank.role,
         "port": settings.port if rank.number == 0 else None,
+        "health_url": f"http://{listens}:{settings.port}/health" if rank.number == 0 else None,
         "base_url": f"http://{address}:{settings.port}",
         "model": settings.served_model_name,
         "settings": effective.fingerprint(),

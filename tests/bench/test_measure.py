@@ -55,6 +55,12 @@ CASES = [
         {"ttfr_s": 0.1, "ttft_s": 0.6, "n_tokens": 2, "decode_tok_s": 10.0, "tpot_s": 0.1, "prefill_tok_s": None},
     ),
     Case(
+        # the first token is half a character: its chunk has no text, but the count says it is there; the last is end-of-text
+        "tokens without text count where the server states them",
+        trace((0.1, "r", 0), (0.5, "e", 1), (0.6, "c", 2), (0.7, "e", 2), (1.0, "f", 3), counts="usage", usage=Usage(completion_tokens=3)),
+        {"ttft_s": 0.5, "e2el_s": 1.0, "decode_tok_s": 4.0, "tpot_s": 0.25, "n_tokens": 3},
+    ),
+    Case(
         # reasoning holds tokens: TTFT is its first chunk; 4 tokens after the first in 0.8 s
         "reasoning, then content",
         trace((0.2, "k", 1), (0.6, "k", 3), (1.0, "c", 5), counts="token_ids", usage=Usage(completion_tokens=5, reasoning_tokens=3)),

@@ -6,14 +6,18 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cluster.settings import NAMES
 from cluster.transport import LocalTransport, Transport, ask_agent
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,6 +29,7 @@ class Node:
 
     folder: Path
     transport: Transport = field(default_factory=LocalTransport)
+    sessions: list[int] = field(default_factory=list)
 
     @property
     def record_path(self) -> Path:
@@ -40,7 +45,9 @@ class Node:
 
     def start(self, *argv: str, env: Mapping[str, str] | None = None, **record: Any) -> dict[str, Any]:
         request = {"argv": argv, "env": dict(env or {}), "cwd": str(self.folder), "log": str(self.log), "record": record}
-        return self.ask("start", **request)
+        answer = self.ask("start", **request)
+        self.sessions.append(answer["record"]["pid"])
+        return answer
 
     def python(self, code: str, *words: str, **options: Any) -> dict[str, Any]:
         return self.start(sys.executable, "-c", code, *words, **options)
@@ -50,6 +57,11 @@ class Node:
 
     def stop(self, grace_s: float = 5) -> dict[str, Any]:
         return self.ask("stop", grace_s=grace_s)
+
+    def clean_up(self) -> None:
+        """End whatever was started here and still runs, without the agent's help."""
+        for sid in self.sessions:
+            kill_session(sid)
 
     def edit_record(self, **changes: Any) -> None:
         self.record_path.write_text(json.dumps({**json.loads(self.record_path.read_text()), **changes}))
@@ -109,3 +121,61 @@ def kill_session(sid: int) -> None:
     for pid in session(sid):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+def default_interrupt() -> None:
+    """For preexec_fn: let SIGINT end a child even when this test run was started in the background, ignoring it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def clean_environ(**changes: str) -> dict[str, str]:
+    """This process's environment with none of our settings but `changes`."""
+    return {name: value for name, value in os.environ.items() if name not in NAMES} | changes
+
+
+@dataclass
+class Lab:
+    """`python -m invoke` as a user calls it, with a state folder and a port of its own."""
+
+    state: Path
+    port: int
+
+    def environ(self, **changes: str) -> dict[str, str]:
+        # An empty key is "none needed", also where the checkout has a .env that sets one.
+        fixed = {"XDG_STATE_HOME": str(self.state), "KIT": "local", "HOST": "127.0.0.1", "PORT": str(self.port), "VLLM_API_KEY": ""}
+        return clean_environ(**{**fixed, "SPEC_METHOD": "ngram", "MAX_NUM_SEQS": "1", **changes})
+
+    def run(self, *words: str, **changes: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "invoke", *words]
+        return subprocess.run(command, cwd=ROOT, env=self.environ(**changes), capture_output=True, text=True, timeout=120)
+
+    def begin(self, *words: str, **changes: str) -> subprocess.Popen[str]:
+        """Like run, but do not wait; its own process group, as a terminal makes one."""
+        command = [sys.executable, "-m", "invoke", *words]
+        return subprocess.Popen(
+            command, cwd=ROOT, env=self.environ(**changes), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            start_new_session=True, preexec_fn=default_interrupt,
+        )  # fmt: skip
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The run record of what `up` started."""
+        record: dict[str, Any] = json.loads((self.state / "spark-lab" / "local" / "rank0.json").read_text())
+        return record
+
+    @property
+    def engine(self) -> int:
+        """The pid of the server behind the shell that leads its session."""
+        (pid,) = set(session(self.record["pid"])) - {self.record["pid"]}
+        return pid
+
+    def get(self, path: str, key: str = "", body: Any = None) -> tuple[int, str]:
+        """Status and text of one request to the server."""
+        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data=data, headers=headers)
+        try:
+            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()

@@ -17,7 +17,7 @@ import pytest
 
 from cluster.errors import LaunchError
 from cluster.transport import LocalTransport, ask_agent
-from tests.cluster.support import ROOT, Node, command_lines, eventually, kill_session, lives, session
+from tests.cluster.support import ROOT, Node, command_lines, default_interrupt, eventually, kill_session, lives, session
 from tests.cluster.support import stat as proc_stat
 
 SECRET = "hunter2-and-more"
@@ -29,8 +29,7 @@ DEAF = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {FOREVER}
 def node(tmp_path: Path) -> Iterator[Node]:
     node = Node(tmp_path)
     yield node
-    if node.record_path.exists():
-        kill_session(json.loads(node.record_path.read_text())["pid"])
+    node.clean_up()
 
 
 @pytest.fixture
@@ -198,7 +197,7 @@ def test_agent_that_ends_before_the_record_is_written(node: Node, sig: signal.Si
         "import sys; from pathlib import Path; from tests.cluster.support import Node; Node(Path(sys.argv[1])).start('touch', sys.argv[2])"
     )
     command = [sys.executable, "-c", code, str(node.folder), str(node.folder / "ran")]
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL, start_new_session=True) as caller:
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL, start_new_session=True, preexec_fn=default_interrupt) as caller:
         try:
             eventually(lambda: "sh touch" in command_lines())
         finally:
@@ -208,12 +207,11 @@ def test_agent_that_ends_before_the_record_is_written(node: Node, sig: signal.Si
 
 
 def test_reused_pid_is_not_signalled(node: Node, stranger: subprocess.Popen[bytes]) -> None:
-    record = running(node)
+    running(node)
     node.edit_record(pid=stranger.pid, start_ticks=int(proc_stat(stranger.pid)[19]) - 1)
     assert node.probe()["pids"] == []
     assert node.stop() == {"was_running": False, "left": []}
     assert stranger.poll() is None
-    kill_session(record["pid"])
 
 
 def test_other_kernel_boot_is_not_signalled(node: Node, stranger: subprocess.Popen[bytes]) -> None:

@@ -22,7 +22,7 @@ SERVE = "from http.server import *; import sys; HTTPServer(('127.0.0.1', int(sys
 def node(tmp_path: Path) -> Iterator[Node]:
     node = Node(tmp_path)
     yield node
-    node.stop(grace_s=1)
+    node.clean_up()
 
 
 def listener(address: str) -> socket.socket:

@@ -10,7 +10,7 @@ import pytest
 
 from cluster import state
 from cluster.errors import LaunchError
-from tests.cluster.support import ROOT
+from tests.cluster.support import ROOT, default_interrupt
 
 HOLD = "import time; from cluster import state\nwith state.lock('k'): print('held', flush=True); time.sleep(600)"
 
@@ -23,7 +23,9 @@ def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def holder() -> Iterator[subprocess.Popen[str]]:
     """Another process that holds the lock of kit k."""
-    with subprocess.Popen([sys.executable, "-c", HOLD], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD], cwd=ROOT, stdout=subprocess.PIPE, text=True, preexec_fn=default_interrupt
+    ) as process:
         assert process.stdout
         assert process.stdout.readline() == "held\n"
         yield process
@@ -78,6 +80,13 @@ def test_run_dir_honours_xdg_state_home(tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.setenv("HOME", "/home/me")
         monkeypatch.setenv("XDG_STATE_HOME", "") if unset == "" else monkeypatch.delenv("XDG_STATE_HOME")
         assert state.run_dir("k") == Path("/home/me/.local/state/spark-lab/k")
+
+
+def test_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    with pytest.raises(LaunchError, match=rf"^cannot use the state folder {tmp_path}/file/spark-lab/k: "), state.lock("k"):
+        pass
 
 
 def boot(number: int) -> str:

@@ -1,0 +1,71 @@
+"""Who may import whom, and the one door each heavy package has: read from the source with ast."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+OURS = {"cluster", "bench", "cli", "ablit", "overlay", "tests", "tasks", "notebooks"}
+PACKAGES = ("cluster", "bench", "cli")
+
+# what a file may import of ours: its own package, and these
+ALLOWED = {"cluster/tasks.py": {"cli"}, "bench/tasks.py": {"cli", "cluster"}, "tasks.py": {"cli", "cluster", "bench", "ablit"}}
+# package -> the only files that may import it
+DOORS = {
+    "fabric": {"cluster/transport.py"},
+    "huggingface_hub": {"cluster/weights.py"},
+    "openai": {"bench/stream.py"},
+    "pandas": {"bench/table.py"},
+    "matplotlib": {"bench/plot.py"},
+    "xllamacpp": {"cluster/engines/llama_server.py"},
+}
+
+
+def imports(text: str) -> Iterator[str]:
+    """The top-level name of every import in `text`, wherever it stands, importlib.import_module included."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield "." if node.level else str(node.module).partition(".")[0]
+        elif isinstance(node, ast.Call) and node.args and ast.unparse(node.func) in ("importlib.import_module", "__import__"):
+            yield str(ast.literal_eval(node.args[0])).partition(".")[0]
+
+
+def sources(*folders: str) -> list[str]:
+    """Our Python files under `folders`, and the root's, as paths from the root."""
+    found = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    return sorted(str(path.relative_to(ROOT)) for path in found)
+
+
+def imported(path: str) -> set[str]:
+    return set(imports((ROOT / path).read_text()))
+
+
+FILES = [*sources(*PACKAGES), "tasks.py"]
+
+
+def test_the_walk_sees_every_form() -> None:
+    text = "import a.b as c, d\nfrom e.f import g\nfrom . import h\ndef i():\n    import j\n__import__('k.l')\nimportlib.import_module('m')"
+    assert sorted(imports(text)) == [".", "a", "d", "e", "j", "k", "m"]
+    assert len(FILES) > 30
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_imports_of_ours(path: str) -> None:
+    own = {path.partition("/")[0]} if "/" in path else set()
+    assert imported(path) & OURS - own <= ALLOWED.get(path, set())
+    assert "." not in imported(path)
+
+
+@pytest.mark.parametrize(("package", "doors"), DOORS.items(), ids=DOORS)
+def test_one_door(package: str, doors: set[str]) -> None:
+    assert {path for path in FILES if package in imported(path)} <= doors
+
+
+def test_node_agent_needs_only_the_standard_library() -> None:
+    assert imported("cluster/agent.py") <= sys.stdlib_module_names
+    assert set(imports((ROOT / "lab").read_text())) <= sys.stdlib_module_names
