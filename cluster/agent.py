@@ -192,6 +192,7 @@ def start(request):
     write_json(record_path, record)
     with leader.stdin:
         leader.stdin.write(b"go\n")
+    prune_logs(logs, request["name"])
     return {"started": True, "record": record}
 
 

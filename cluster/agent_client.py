@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import sys
@@ -26,6 +27,7 @@ def ask_agent(
     program = f"{_source()}\nraise SystemExit(main(json.loads({json.dumps(json.dumps(request))})))\n"
     outcome = transport.run([python, "-"], stdin=program, timeout_s=timeout_s)
     if outcome.code != 0:
-        raise outcome.error(f"could not {request['action'].replace('_', ' ')} {request['name']}", ran=shown)
+        named = dataclasses.replace(outcome, argv=(shown,)) if shown else outcome
+        raise named.error(f"the node agent could not {request['action'].replace('_', ' ')} {request['name']}")
     answer: dict[str, Any] = json.loads(outcome.stdout)
     return answer

@@ -1,6 +1,6 @@
 """The node agent, second part: the launch lock, the look before a launch, and ranks in containers.
 
-Sent after agent.py in the same program (see transport.ask_agent), so the names below come from there. Standard library only.
+Sent after agent.py in the same program (see agent_client.py), so the names below come from there. Standard library only.
 A container is ours only with the label that holds our record: any other of the same name is somebody else's.
 """
 

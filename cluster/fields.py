@@ -155,7 +155,7 @@ class Settings(pydantic.BaseModel):
     ablit: Switch = setting(0, "edit o_proj at load; see the ablation lab")
 
     # launching
-    ready_timeout: float = setting(3600, "longest wait from launch to ready, seconds", gt=0, local=True)
+    ready_timeout: float = setting(3600, "longest wait from launch to ready, seconds", gt=0, allow_inf_nan=False, local=True)
     ssh_config: str | None = setting(None, "OpenSSH client configuration to use (default: ~/.ssh/config)", local=True, place=True)
     skip_download: Switch = setting(0, "do not download weights", local=True)
     nfs_share: Switch = setting(0, "workers mount the head's cache read-only", local=True)
@@ -164,8 +164,9 @@ class Settings(pydantic.BaseModel):
     glm53_extra_env: str | None = setting(None, "further variables for every rank: NAME=VALUE, quoted as in a shell")
 
     def node(self, role: str) -> NodeSettings:
-        """The settings of one role."""
-        return NodeSettings.model_validate({name: getattr(self, f"{role}_{name}") for name in NodeSettings.model_fields})
+        """The settings of one role; the machine of a single-node kit has those of the head."""
+        prefix = "head" if role == "local" else role
+        return NodeSettings.model_validate({name: getattr(self, f"{prefix}_{name}") for name in NodeSettings.model_fields})
 
     @pydantic.field_validator("extra_args", "glm53_extra_env")
     @classmethod

@@ -12,12 +12,14 @@ from cluster.errors import BadSettings
 
 FOLDER = Path(__file__).resolve().parent.parent / "kits"
 _CHECKPOINTS = "checkpoints"
+Role = Literal["local", "head", "worker", "worker2", "worker3"]
 
 
 class Kit(pydantic.BaseModel):
     """One kit: its nodes by role in rank order, engine, and the defaults tuned for it (setting name -> value).
 
-    hardware gb10: NVIDIA DGX Sparks, where the constraints of the real model apply. topology: how the nodes are cabled.
+    hardware gb10: NVIDIA DGX Sparks, where the constraints of the real model apply. topology: how the nodes are cabled; single
+    is this machine alone.
     """
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
@@ -27,7 +29,7 @@ class Kit(pydantic.BaseModel):
     engine: Literal["llama", "vllm"]
     hardware: Literal["cpu", "gb10"]
     topology: Literal["single", "pair", "triangle", "switched", "ring"]
-    nodes: tuple[Literal["head", "worker", "worker2", "worker3"], ...] = pydantic.Field(min_length=1)
+    nodes: tuple[Role, ...] = pydantic.Field(min_length=1)
     settings: dict[str, str | int | float | bool]
 
 

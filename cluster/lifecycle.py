@@ -18,7 +18,7 @@ from cluster.connect import connect
 from cluster.errors import BadSettings, LaunchError
 from cluster.execute import Nodes, combined
 from cluster.plan import LOCK_TTL_S, lock_step, plan_down, plan_up, probe_step
-from cluster.ranks import Rank, ranks
+from cluster.ranks import Rank, launch, ranks
 from cluster.settings import Effective, difference
 
 Say = Callable[[str], None]
@@ -75,6 +75,15 @@ class Cluster:
     def ranks(self) -> tuple[Rank, ...]:
         return ranks(self.effective)
 
+    @property
+    def head(self) -> str:
+        """The role of rank 0."""
+        return self.effective.kit.nodes[0]
+
+    def at(self, role: str) -> str:
+        """How a message says where: nothing for a kit with one node."""
+        return "" if len(self.effective.kit.nodes) == 1 else f"{role}: "
+
     def probes(self, lines: int = 12) -> tuple[dict[str, Probe], Mapping[str, LaunchError]]:
         """A probe of every node that answers, by role, and the failure of every node that does not."""
         results = self.nodes.run(probe_step(rank, lines) for rank in self.ranks)
@@ -91,9 +100,9 @@ class Cluster:
     def head_record(self) -> Mapping[str, Any] | None:
         """The record of a running rank 0, or None."""
         probes, failures = self.probes()
-        if "head" in failures:
-            raise failures["head"]
-        return probes["head"].record if probes["head"].running else None
+        if self.head in failures:
+            raise failures[self.head]
+        return probes[self.head].record if probes[self.head].running else None
 
     def server(self, record: Mapping[str, Any]) -> health.Server:
         return health.Server(record["base_url"], record["model"], self.effective.settings.vllm_api_key)
@@ -165,7 +174,7 @@ def up(cluster: Cluster, say: Say) -> Mapping[str, Any]:
             return _already_running(cluster, probes, token, say)
         for role, probe in probes.items():
             if probe.crashed:
-                say(f"{role}: the former rank is gone ({probe.ending()}); starting anew")
+                say(f"{cluster.at(role)}the former server is gone ({probe.ending()}); starting anew")
         return _start(cluster, token, say)
 
 
@@ -179,7 +188,7 @@ def _already_running(cluster: Cluster, probes: Mapping[str, Probe], token: str, 
         if changes:
             what = f"kit {cluster.kit} is running with other settings (running -> wanted)"
             raise BadSettings("\n".join([what, *changes]), hint="invoke restart")
-    head = records["head"]
+    head = records[cluster.head]
     _wait_ready(cluster, token)
     say(f"kit {cluster.kit} is already running: {head['base_url']}/v1, model {head['model']}")
     return head
@@ -196,15 +205,24 @@ def _start(cluster: Cluster, token: str, say: Say) -> Mapping[str, Any]:
         for stage in plan.stages:
             if stage.name.startswith("start"):
                 answers |= cluster.nodes.stage(stage)
-                say(f"{stage.name}: {', '.join(step.role for step in stage.steps)} started")
+                say(_started(cluster, {step.role: answers[step.role] for step in stage.steps}))
         _wait_ready(cluster, token)
     except BaseException as error:
-        say("taking the start back on every node" if not isinstance(error, KeyboardInterrupt) else "interrupted: taking the start back")
+        if len(cluster.ranks) > 1:
+            say(f"{'interrupted' if isinstance(error, KeyboardInterrupt) else 'failed'}: taking the start back on every node")
         _stop_all(cluster, say)
         raise
-    record: Mapping[str, Any] = answers["head"]["record"]
+    record: Mapping[str, Any] = answers[cluster.head]["record"]
     say(f"ready after {time.monotonic() - begin:.1f} s: {record['base_url']}/v1, model {record['model']}, log {record['log']}")
     return record
+
+
+def _started(cluster: Cluster, answers: Mapping[str, Any]) -> str:
+    """What to say of ranks that were just started."""
+    if len(cluster.ranks) > 1:
+        return f"started on {', '.join(answers)}"
+    record = answers[cluster.head]["record"]
+    return f"started pid {record['pid']}, log {record['log']}"
 
 
 def _wait_ready(cluster: Cluster, token: str) -> None:
@@ -225,30 +243,32 @@ def _wait_ready(cluster: Cluster, token: str) -> None:
             if misses[role] >= _LOST_CONTACTS:
                 raise problems[role]
         _refuse_ended(cluster, {role: probe for role, probe in probes.items() if role not in problems})
-        return "head" in probes and probes["head"].health == 200
+        return cluster.head in probes and probes[cluster.head].health == 200
 
     single = cluster.effective.kit.topology == "single"
     if not health.wait_until(ready, limit, 0.05 if single else 0.5):
         probes, _ = cluster.probes(lines=8)
-        tails = [f"{role}: {line}" for role, probe in probes.items() for line in probe.tail]
-        raise LaunchError(f"kit {cluster.kit} is not ready within {limit:g} s (READY_TIMEOUT)", tail=tails, hint="invoke logs --rank N")
+        tails = [f"{cluster.at(role)}{line}" for role, probe in probes.items() for line in probe.tail]
+        ran = _command(cluster, cluster.head)
+        raise LaunchError(f"not ready within {limit:g} s (READY_TIMEOUT)", node=cluster.head, ran=ran, tail=tails, hint="invoke logs")
 
 
 def _refuse_ended(cluster: Cluster, probes: Mapping[str, Probe]) -> None:
-    by_role = {rank.role: rank for rank in cluster.ranks}
-    ended = [role for role, probe in probes.items() if not probe.running]
-    if not ended:
-        return
     errors = []
-    for role in ended:
-        ran = next(step.shown for stage in plan_up(cluster.effective).stages for step in stage.steps if _starts(step, role))
-        what = f"rank {by_role[role].number} ended while starting ({probes[role].ending()})"
-        errors.append(LaunchError(what, node=role, ran=ran, tail=probes[role].tail, hint=f"invoke logs --rank {by_role[role].number}"))
-    raise combined("starting", errors)
+    for rank in cluster.ranks:
+        probe = probes.get(rank.role)
+        if probe is None or probe.running:
+            continue
+        who, hint = ("the server", "invoke logs") if rank.size == 1 else (f"rank {rank.number}", f"invoke logs --rank {rank.number}")
+        what = f"{who} ended while starting ({probe.ending()})"
+        errors.append(LaunchError(what, node=rank.role, ran=_command(cluster, rank.role), tail=probe.tail, hint=hint))
+    if errors:
+        raise combined("starting", errors)
 
 
-def _starts(step: Any, role: str) -> bool:
-    return bool(step.role == role and step.request.get("action") in ("start", "docker_start"))
+def _command(cluster: Cluster, role: str) -> str:
+    """The command that starts the rank of `role`, secrets masked."""
+    return next(launch(rank).shown() for rank in cluster.ranks if rank.role == role)
 
 
 def _stop_all(cluster: Cluster, say: Say) -> bool:
@@ -256,7 +276,7 @@ def _stop_all(cluster: Cluster, say: Say) -> bool:
     results = cluster.nodes.run(plan_down(cluster.effective).stage("stop").steps)
     for role, answer in results.answers.items():
         if answer.get("log"):
-            say(f"{role}: log saved as {answer['log']}")
+            say(f"{cluster.at(role)}log saved as {answer['log']}")
     errors: list[BaseException] = list(results.failures.values())
     for role, answer in results.answers.items():
         if answer["left"]:
@@ -277,7 +297,7 @@ def _down(cluster: Cluster, say: Say) -> None:
     crashed = {role: probe for role, probe in probes.items() if probe.crashed}
     was_running = _stop_all(cluster, say)
     for role, probe in crashed.items():
-        say(f"{role}: had already ended ({probe.ending()}); cleaned up")
+        say(f"{cluster.at(role)}had already ended ({probe.ending()}); cleaned up")
     if was_running or not crashed:
         say(f"kit {cluster.kit} stopped" if was_running else f"kit {cluster.kit} was not running")
 

@@ -22,7 +22,8 @@ def show(cluster: Cluster, number: int, lines: int, *, follow: bool) -> None:
     while True:
         answer = cluster.nodes.run([step]).all_or_raise("reading the log")[found.role]
         if answer["path"] is None:
-            raise LaunchError(f"rank {number} of kit {cluster.kit} has no log yet", node=found.role, hint="invoke up")
+            who = f"kit {cluster.kit}" if found.size == 1 else f"{found.role}: rank {number} of kit {cluster.kit}"
+            raise LaunchError(f"{who} has no log yet", hint="invoke up")
         fresh = new_lines(shown, answer["lines"])
         print("\n".join(fresh), flush=True) if fresh else None
         shown = answer["lines"]

@@ -102,7 +102,7 @@ def plan_up(effective: Effective, *, boot: str = "BOOT", token: str = "TOKEN", o
     """up: lock, check, start the headless ranks, start rank 0, wait. `boot` names the start, `token` the lock."""
     hows = [launch(rank) for rank in ranks(effective)]
     starts = [_start_step(how.rank, how, effective, boot) for how in hows]
-    wait = Step("head", f"wait until /health is 200 and every rank lives, at most {effective.settings.ready_timeout:g} s", {})
+    wait = Step(hows[0].rank.role, f"wait until /health is 200 and every rank lives, at most {effective.settings.ready_timeout:g} s", {})
     stages = [
         Stage("lock", tuple(lock_step(how.rank, token, owner) for how in hows)),
         Stage("check", tuple(_check_step(how.rank, how) for how in hows)),

@@ -1,4 +1,4 @@
-"""What the launcher remembers between calls: the run directory of a kit, its lock, and the logs of its last boots."""
+"""What the launcher remembers on this machine between calls: the run directory of a kit, and its lock."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cluster.errors import LaunchError
-
-KEPT_LOGS = 10
 
 
 def run_dir(kit: str) -> Path:
@@ -43,18 +41,3 @@ def lock(kit: str) -> Iterator[None]:
         file.write(str(os.getpid()))
         file.flush()
         yield
-
-
-def new_log(kit: str, boot: str, stamp: str) -> Path:
-    """The log file of a new boot; of the older ones only the newest KEPT_LOGS - 1 stay."""
-    folder = run_dir(kit) / "logs"
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in sorted(folder.glob("*.log"))[: -(KEPT_LOGS - 1)]:
-        old.unlink()
-    return folder / f"{stamp}-{boot}.log"
-
-
-def newest_log(kit: str) -> Path | None:
-    """The log of the newest boot, running or not."""
-    logs = sorted((run_dir(kit) / "logs").glob("*.log"))
-    return logs[-1] if logs else None

@@ -8,6 +8,7 @@ from typing import Any
 
 from cluster import health
 from cluster.lifecycle import Cluster, Probe
+from cluster.ranks import Rank
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,8 @@ class Status:
 def look(cluster: Cluster, *, passive: bool = False) -> Status:
     """Ask every node, then the API; `passive` leaves out the one-token request of the third level."""
     probes, failures = cluster.probes()
-    each = tuple(_rank(rank.number, rank.role, probes.get(rank.role), failures.get(rank.role)) for rank in cluster.ranks)
-    head = probes.get("head")
+    each = tuple(_rank(cluster, rank, probes.get(rank.role), failures.get(rank.role)) for rank in cluster.ranks)
+    head = probes.get(cluster.head)
     process = all(rank.state == "running" for rank in each)
     api = bool(head and head.running and head.health == 200)
     record = head.record if head else None
@@ -53,15 +54,17 @@ def look(cluster: Cluster, *, passive: bool = False) -> Status:
     return Status(cluster.kit, _word(each, process, api, engine), process, api, engine, detail, each, record)
 
 
-def _rank(number: int, role: str, probe: Probe | None, failure: BaseException | None) -> RankStatus:
+def _rank(cluster: Cluster, rank: Rank, probe: Probe | None, failure: BaseException | None) -> RankStatus:
+    state, detail, record = "stopped", "", probe.record if probe else None
     if probe is None or probe.problem:
-        return RankStatus(number, role, "unreachable", f"{role}: {str(failure or (probe and probe.problem)).splitlines()[0]}", None)
-    if probe.running:
-        return RankStatus(number, role, "running", "", probe.record)
-    if probe.crashed:
-        return RankStatus(number, role, "crashed", f"{role}: {probe.ending()}", probe.record)
-    held = f"{role}: the port is held by pid {probe.holder['pid']}, not ours" if probe.holder else ""
-    return RankStatus(number, role, "stopped", held, None)
+        state, detail = "unreachable", str(failure or (probe and probe.problem)).splitlines()[0]
+    elif probe.running:
+        state = "running"
+    elif probe.crashed:
+        state, detail = "crashed", probe.ending()
+    elif probe.holder:
+        detail = f"port {rank.settings.port} is held by pid {probe.holder['pid']}, not ours"
+    return RankStatus(rank.number, rank.role, state, cluster.at(rank.role) + detail if detail else "", record)
 
 
 def _word(each: tuple[RankStatus, ...], process: bool, api: bool, engine: bool | None) -> str:

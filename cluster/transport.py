@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +18,6 @@ from cluster.errors import LaunchError
 if TYPE_CHECKING:
     from cluster.ssh import Link
 
-_AGENT = Path(__file__).with_name("agent.py")
 T = TypeVar("T")
 
 
@@ -56,6 +53,8 @@ class Transport(Protocol):
 
     def run(self, argv: Sequence[str], *, stdin: str = "", timeout_s: float) -> Outcome: ...
 
+    def close(self) -> None: ...
+
 
 @dataclass(frozen=True)
 class LocalTransport:
@@ -73,6 +72,9 @@ class LocalTransport:
         except OSError as error:
             code, out, err = 127, "", str(error)
         return Outcome(self.node, tuple(argv), code, out, err, time.monotonic() - begin)
+
+    def close(self) -> None:
+        """Nothing is kept open."""
 
 
 def _text(data: Any) -> str:
@@ -117,7 +119,8 @@ class FabricTransport:
         begin = time.monotonic()
         code, failure, hint, exchange = None, None, "", None
         try:
-            exchange = _Exchange(self._session(begin + timeout_s), shlex.join(argv), stdin)
+            # exec: without it dash stays in between, takes the signals and turns the command's own into exit codes.
+            exchange = _Exchange(self._session(begin + timeout_s), f"exec {shlex.join(argv)}", stdin)
             code = exchange.wait(begin + timeout_s)
         except ssh.Unreachable as error:
             failure, hint = error.what, error.hint
@@ -184,12 +187,15 @@ class _Exchange:
         """The exit code; None at the deadline, when the command was told to end. Raises ssh.Unreachable when the connection is lost."""
         from cluster import ssh
 
-        for thread in self._threads[1:]:
-            thread.join(max(0, deadline - time.monotonic()))
-        if not self._channel.status_event.wait(max(0, deadline - time.monotonic())):
-            ssh.end(self._channel)
-            return None
-        return ssh.exit_code(self._channel, refused=self._refused)
+        ended = False
+        try:
+            for thread in self._threads[1:]:
+                thread.join(max(0, deadline - time.monotonic()))
+            ended = self._channel.status_event.wait(max(0, deadline - time.monotonic()))
+        finally:  # also when somebody presses Ctrl-C
+            if not ended:
+                ssh.end(self._channel)
+        return ssh.exit_code(self._channel, refused=self._refused) if ended else None
 
     def output(self) -> tuple[str, str]:
         out, err = (b"".join(parts).decode(errors="replace") for parts in (self._out, self._err))
@@ -219,13 +225,3 @@ def gather(calls: Mapping[str, Callable[[], T]]) -> dict[str, T | Exception]:
     for thread in threads:
         thread.join()
     return {node: results.get(node, RuntimeError("the call was broken off")) for node in calls}
-
-
-def ask_agent(transport: Transport, request: Mapping[str, Any], *, python: str = sys.executable, timeout_s: float = 30) -> dict[str, Any]:
-    """Run the node agent on `transport`'s node with one request and return its answer. Raises LaunchError."""
-    program = f"{_AGENT.read_text()}\nraise SystemExit(main(json.loads({json.dumps(json.dumps(request))})))\n"
-    outcome = transport.run([python, "-"], stdin=program, timeout_s=timeout_s)
-    if outcome.code != 0:
-        raise outcome.error(f"the node agent could not {request['action']} {request['name']}")
-    answer: dict[str, Any] = json.loads(outcome.stdout)
-    return answer

@@ -15,7 +15,7 @@ PACKAGES = ("cluster", "bench", "cli")
 ALLOWED = {"cluster/tasks.py": {"cli"}, "bench/tasks.py": {"cli", "cluster"}, "tasks.py": {"cli", "cluster", "bench", "ablit"}}
 # package -> the only files that may import it
 DOORS = {
-    "fabric": {"cluster/transport.py"},
+    "fabric": {"cluster/ssh.py"},
     "huggingface_hub": {"cluster/weights.py"},
     "openai": {"bench/stream.py"},
     "pandas": {"bench/table.py"},

@@ -5,7 +5,7 @@ Follows the public recipe's command lines (two, three, four nodes) as far as the
 - no patch scripts and no generated inner script: the container's entry point is vllm itself, the plugin comes with the image;
 - the pinned snapshot's folder is served, never refs/main;
 - `disable_eagle_block_drop` in the dflash config: 0.32 counts dflash as EAGLE and else drops a prefix block in every group;
-- without speculation the CUDA graph sizes are vLLM's own: the recipe kept those of mtp for it;
+- without speculation the CUDA graph sizes are vLLM's own: the recipe kept those of mtp for it; with mtp every n (k + 1) is listed;
 - the API key travels as a variable by name on rank 0 only: the recipe's three- and four-node scripts put its value in argv;
 - `--init` and our labels on the container; `--stop-timeout 60` stays (a headless rank needs 12 s).
 """
@@ -21,7 +21,7 @@ from cluster.fields import Settings
 from cluster.ranks import Rank
 
 _HF_IN_CONTAINER = "/root/.cache/huggingface"
-_MTP_SIZES = "1 2 3 4 6 8 12"
+_MTP_SIZES = (1, 2, 3, 4, 6, 8, 12)
 _DFLASH_SIZES = (1, 2, 4, 8, 16, 24, 32)
 
 
@@ -124,13 +124,13 @@ def _speculation(rank: Rank) -> dict[str, Any]:
 
 
 def graph_sizes(s: Settings) -> list[str] | None:
-    """CUDA graph batch sizes. dflash verifies k + 1 tokens a request: n (k + 1) for every n, also for each adaptive length."""
+    """CUDA graph batch sizes: a few small ones, and n (k + 1) for every n, as k + 1 tokens of a request are verified at once."""
     if s.cudagraph_sizes:
         return s.cudagraph_sizes.split()
     if s.enforce_eager or s.spec_method not in ("dflash", "mtp"):
         return None
     if s.spec_method == "mtp":
-        return _MTP_SIZES.split()
+        return [str(size) for size in sorted({*_MTP_SIZES, *(n * (s.mtp_tokens + 1) for n in range(1, s.max_num_seqs + 1))})]
     lengths = {s.dflash_tokens}
     if s.glm53_adaptive_k not in (None, "off"):
         lengths |= {int(k) for k in (s.glm53_adaptive_k_set or "2,4,7").split(",")}
@@ -223,6 +223,8 @@ def _passed_on(s: Settings) -> dict[str, str]:
     named["VLLM_PREFIX_CACHE_RETENTION_INTERVAL"] = s.glm53_apc_retention_interval
     named["VLLM_PREFIX_CACHE_RETENTION_INTERVAL_SWA"] = s.glm53_apc_retention_interval_swa
     named["ABLIT"] = s.ablit or None
+    if s.quantization == "exl3" and s.glm53_draft_kv_compact is None:
+        named["GLM53_DRAFT_KV_COMPACT"] = int(s.spec_method == "dflash")  # block ids per longest request 180 -> 121
     return {name: str(value) for name, value in named.items() if value is not None}
 
 

@@ -7,7 +7,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.transport import SshTarget
+from cluster.transport import FabricTransport, Outcome, SshTarget
 from tests.cluster.support import eventually, stat
 
 _CONFIG = """
@@ -28,7 +27,6 @@ PasswordAuthentication no
 KbdInteractiveAuthentication no
 StrictModes no
 SetEnv HOME={folder}/home
-{more}
 """
 
 
@@ -61,7 +59,6 @@ class Sshd:
     folder: Path
     address: str
     authorized: Path
-    more: str = ""
     port: int = 0
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
@@ -82,7 +79,7 @@ class Sshd:
     def start(self) -> Sshd:
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
-        settings = {"address": self.address, "port": self.port, "folder": self.folder, "authorized": self.authorized, "more": self.more}
+        settings = {"address": self.address, "port": self.port, "folder": self.folder, "authorized": self.authorized}
         (self.folder / "config").write_text(_CONFIG.format(**settings))
         command = [find_sshd(), "-D", "-f", str(self.folder / "config"), "-E", str(self.folder / "log")]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
@@ -177,9 +174,13 @@ def new_client(home: Path, key: Path, servers: tuple[Sshd, Sshd]) -> Client:
     return client
 
 
-def seconds_of(call: object) -> float:
-    """How long `call` takes."""
-    assert callable(call)
-    begin = time.monotonic()
-    call()
-    return time.monotonic() - begin
+def run(target: SshTarget, *argv: str, timeout_s: float = 30) -> Outcome:
+    """One command on a connection of its own."""
+    with FabricTransport(target) as transport:
+        return transport.run(argv or ("echo", "here"), timeout_s=timeout_s)
+
+
+def reached(outcome: Outcome) -> bool:
+    """Whether the command succeeded; fails when the node was not reached."""
+    assert outcome.failure is None, f"{outcome.failure}\ntry: {outcome.hint}"
+    return outcome.code == 0

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cluster.agent_client import ask_agent
 from cluster.settings import NAMES
-from cluster.transport import LocalTransport, Transport, ask_agent
+from cluster.transport import LocalTransport, Transport
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -37,14 +38,16 @@ class Node:
 
     @property
     def log(self) -> Path:
-        return self.folder / "logs" / "boot.log"
+        """The newest log; a path that does not exist before the first start."""
+        return max((self.folder / "run" / "logs").glob("*.log"), default=self.folder / "no.log")
 
     def ask(self, action: str, **request: Any) -> dict[str, Any]:
         common = {"action": action, "name": "rank0", "run_dir": str(self.folder / "run")}
         return ask_agent(self.transport, {**common, **request})
 
     def start(self, *argv: str, env: Mapping[str, str] | None = None, **record: Any) -> dict[str, Any]:
-        request = {"argv": argv, "env": dict(env or {}), "cwd": str(self.folder), "log": str(self.log), "record": record}
+        record = {"boot": "b0", "port": None, "health_url": None, **record}
+        request = {"argv": argv, "env": dict(env or {}), "cwd": str(self.folder), "folders": [], "record": record}
         answer = self.ask("start", **request)
         self.sessions.append(answer["record"]["pid"])
         return answer
@@ -160,7 +163,7 @@ class Lab:
     @property
     def record(self) -> dict[str, Any]:
         """The run record of what `up` started."""
-        record: dict[str, Any] = json.loads((self.state / "spark-lab" / "local" / "rank0.json").read_text())
+        record: dict[str, Any] = json.loads((self.state / "spark-lab" / "local" / "spark-lab-local.json").read_text())
         return record
 
     @property

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
+from cluster.agent_client import ask_agent
 from cluster.errors import LaunchError
-from cluster.transport import LocalTransport, ask_agent
+from cluster.transport import LocalTransport
 from tests.cluster.support import ROOT, Node, command_lines, default_interrupt, eventually, kill_session, lives, session
 from tests.cluster.support import stat as proc_stat
 
@@ -56,7 +57,7 @@ def test_start_probe_stop(node: Node) -> None:
     assert len(seen["pids"]) == 2  # the shell that notes the exit code, and the engine
     assert node.stop() == {"was_running": True, "left": []}
     assert not session(record["pid"])
-    assert sorted(path.name for path in node.folder.rglob("*") if path.is_file()) == ["boot.log"]
+    assert sorted(path.name for path in node.folder.rglob("*") if path.is_file()) == [node.log.name]
 
 
 def test_record_tells_what_runs(node: Node) -> None:
@@ -77,11 +78,29 @@ def test_own_session_and_folder_and_no_stdin(node: Node) -> None:
     assert record["pid"] != os.getsid(0)
 
 
-def test_log_holds_stdout_and_stderr_and_is_appended(node: Node) -> None:
-    node.log.parent.mkdir()
-    node.log.write_text("before\n")
+def test_log_holds_stdout_and_stderr(node: Node) -> None:
     node.python("import sys; print('out', flush=True); print('err', file=sys.stderr)")
-    assert node.ended()["tail"] == ["before", "out", "err"]
+    assert node.ended()["tail"] == ["out", "err"]
+
+
+def test_newest_ten_logs_of_a_rank_are_kept(node: Node) -> None:
+    logs = node.folder / "run" / "logs"
+    logs.mkdir(parents=True)
+    names = [f"20260101T0000{number:02}Z-b{number:02}-rank0.log" for number in range(12)]
+    for name in (*names, "20250101T000000Z-b0-rank1.log"):
+        (logs / name).write_text("")
+    node.python("pass")
+    kept = sorted(path.name for path in logs.iterdir())
+    assert len(kept) == 11
+    assert kept[0] == "20250101T000000Z-b0-rank1.log"  # another rank's
+    assert kept[1:10] == names[3:]
+    assert kept[10] == node.log.name  # the new one
+
+
+def test_home_is_the_node_s_own(node: Node) -> None:
+    node.python("import os, sys; print(sys.argv[1], os.environ['CACHE'])", "~/a b", env={"CACHE": "~/cache"})
+    home = str(Path.home())
+    assert node.ended()["tail"] == [f"{home}/a b {home}/cache"]
 
 
 def test_engine_that_outlives_the_agent_keeps_writing(node: Node) -> None:
@@ -254,6 +273,9 @@ class Watching:
         outcome = LocalTransport().run(argv, stdin=stdin, timeout_s=timeout_s)
         self.shown.append(command_lines())
         return outcome
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 def test_secret_is_only_in_the_environment(node: Node) -> None:

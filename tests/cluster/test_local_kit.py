@@ -41,7 +41,7 @@ def stopped(lab: Lab) -> Lab:
 
 def nothing_left(lab: Lab) -> bool:
     """No process that serves on the port, and no record of one."""
-    return f"--port {lab.port} " not in command_lines() and not list(lab.state.rglob("rank0.json"))
+    return f"--port {lab.port} " not in command_lines() and not list(lab.state.rglob("spark-lab-local.json"))
 
 
 def drafted(lab: Lab) -> float:
@@ -55,6 +55,9 @@ def generate(lab: Lab) -> None:
     assert lab.get("/v1/completions", body=body)[0] == 200
 
 
+KIT = "kit local: one process on this machine: SmolLM2-135M-Instruct on the CPU\n"
+
+
 def test_up_serves_and_is_idempotent(stopped: Lab) -> None:
     first = stopped.run("up", "--json")
     assert first.returncode == 0
@@ -63,7 +66,7 @@ def test_up_serves_and_is_idempotent(stopped: Lab) -> None:
     assert json.loads(stopped.get("/v1/models")[1])["data"][0]["id"] == "SmolLM2-135M-Instruct"
     second = stopped.run("up")
     assert (second.returncode, second.stdout) == (0, "")
-    assert second.stderr == f"kit local is already running: http://127.0.0.1:{stopped.port}/v1, model SmolLM2-135M-Instruct\n"
+    assert second.stderr == KIT + f"kit local is already running: http://127.0.0.1:{stopped.port}/v1, model SmolLM2-135M-Instruct\n"
     assert json.loads(first.stdout) == stopped.record
 
 
@@ -85,7 +88,7 @@ def test_up_with_other_settings_changes_nothing(ready: Lab) -> None:
     before = ready.record
     done = ready.run("up", SPEC_METHOD="none", THREADS="2")
     assert done.returncode == 2
-    assert done.stderr.splitlines() == [
+    assert done.stderr.splitlines()[1:] == [
         "error: kit local is running with other settings (running -> wanted)",
         "  SPEC_METHOD: ngram -> none",
         "  THREADS: 1 -> 2",
@@ -100,11 +103,12 @@ def test_status_of_a_ready_kit(ready: Lab) -> None:
     told = json.loads(seen.stdout)
     assert told == {
         "kit": "local", "state": "ready", "process": True, "api": True, "engine": True, "detail": "", "record": ready.record,
+        "ranks": [{"rank": 0, "role": "local", "state": "running", "detail": "", "record": ready.record}],
     }  # fmt: skip
     assert json.loads(ready.run("status", "--json", "--passive").stdout)["engine"] is None
     text = ready.run("status").stdout.splitlines()
     assert text[:2] == ["kit local: ready", "  process yes, api yes, engine yes"]
-    assert f"pid {ready.record['pid']}" in text[2]
+    assert f"boot {ready.record['boot']}" in text[2]
 
 
 def test_ngram_drafts_and_none_does_not(ready: Lab) -> None:
@@ -158,7 +162,7 @@ def test_crash_is_named_and_up_recovers(ready: Lab) -> None:
     assert (seen.returncode, seen.stdout.splitlines()[0]) == (1, "kit local: crashed (killed by SIGKILL)")
     again = ready.run("up")
     assert again.returncode == 0
-    assert again.stderr.splitlines()[0] == "the former process of kit local is gone (killed by SIGKILL); starting anew"
+    assert again.stderr.splitlines()[1] == "the former server is gone (killed by SIGKILL); starting anew"
     assert ready.record["pid"] != before["pid"]
     assert ready.get("/health")[0] == 200
 
@@ -167,7 +171,7 @@ def test_down_after_a_crash(ready: Lab) -> None:
     kill_session(ready.record["pid"])
     done = ready.run("down")
     assert done.returncode == 0
-    assert done.stderr.startswith("kit local had already ended (ended without an exit code: ")
+    assert done.stderr.startswith("had already ended (ended without an exit code: ")
     assert nothing_left(ready)
 
 
@@ -217,7 +221,8 @@ START_FAILURES = {
 def test_failed_start_shows_why_and_leaves_nothing(stopped: Lab, changes: dict[str, str], what: str, last: str) -> None:
     done = stopped.run("up", **changes)
     assert done.returncode == 1
-    started, error, ran, head, *lines, hint = done.stderr.splitlines()
+    said = [line for line in done.stderr.splitlines() if not line.startswith("note: ")]
+    _, started, error, ran, head, *lines, hint = said
     assert started.startswith("started pid ")
     assert error == f"error: local: {what}"
     assert "cluster.engines.llama_server --model " in ran
@@ -255,7 +260,7 @@ def test_second_command_waits_for_nobody(stopped: Lab) -> None:
         second = stopped.run("up")
         for member in held:
             os.kill(member, signal.SIGCONT)
-    assert (second.returncode, second.stderr.splitlines()[0]) == (
+    assert (second.returncode, second.stderr.splitlines()[1]) == (
         1,
         f"error: another command is working on kit local (pid {up.pid})",
     )

@@ -101,7 +101,9 @@ def test_the_public_two_node_command_line() -> None:
         ({"MAX_NUM_SEQS": "8", "DFLASH_TOKENS": "3"}, "1 2 4 8 12 16 20 24 28 32"),
         # adaptive lengths 2, 4, 7 and 4 requests: multiples of 3, 5 and 8
         ({"GLM53_ADAPTIVE_K": "ema"}, "1 2 3 4 5 6 8 9 10 12 15 16 20 24 32"),
-        ({"SPEC_METHOD": "mtp"}, "1 2 3 4 6 8 12"),
+        # 4 requests, 2 drafted: multiples of 3 up to 12
+        ({"SPEC_METHOD": "mtp"}, "1 2 3 4 6 8 9 12"),
+        ({"SPEC_METHOD": "mtp", "MTP_TOKENS": "4"}, "1 2 3 4 5 6 8 10 12 15 20"),
         ({"CUDAGRAPH_SIZES": "1 8"}, "1 8"),
     ],
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster import lifecycle, settings
+from cluster import lifecycle, settings, status
 from cluster.errors import LaunchError
 from tests.cluster.support import Node, eventually, free_port, kill_session
 
@@ -72,23 +72,24 @@ def test_holder_with_our_dead_record_is_not_ours(node: Node) -> None:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> lifecycle.Running:
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[lifecycle.Cluster]:
     """The local kit on a free port, its state in a folder of its own, nothing running."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    return lifecycle.Running(settings.load({"kit": "local", "port": str(free_port())}, {}, tmp_path / "none"))
+    with lifecycle.opened(settings.load({"kit": "local", "port": str(free_port())}, {}, tmp_path / "none")) as opened:
+        yield opened
 
 
-def test_status_of_nothing(cluster: lifecycle.Running) -> None:
-    seen = lifecycle.status(cluster)
+def test_status_of_nothing(cluster: lifecycle.Cluster) -> None:
+    seen = status.look(cluster)
     assert (seen.state, seen.process, seen.api, seen.engine, seen.detail, seen.ready) == ("stopped", False, False, None, "", False)
 
 
-def test_foreign_holder_is_named_and_left_alone(cluster: lifecycle.Running) -> None:
+def test_foreign_holder_is_named_and_left_alone(cluster: lifecycle.Cluster) -> None:
     port = cluster.effective.settings.port
     with subprocess.Popen([sys.executable, "-c", SERVE, str(port)], start_new_session=True) as stranger:
         try:
-            eventually(lambda: cluster.probe().holder)
-            assert lifecycle.status(cluster).detail == f"port {port} is held by pid {stranger.pid}, not ours"
+            eventually(lambda: cluster.probes()[0]["local"].holder)
+            assert status.look(cluster).detail == f"port {port} is held by pid {stranger.pid}, not ours"
             with pytest.raises(LaunchError, match=rf"local: port {port} is in use by pid {stranger.pid} of \S+: .*HTTPServer"):
                 lifecycle.up(cluster, lambda _: None)
             lifecycle.down(cluster, lambda _: None)
@@ -110,4 +111,4 @@ ENDINGS = {
 
 @pytest.mark.parametrize(("code", "words"), ENDINGS.items())
 def test_ending_in_words(code: int | None, words: str) -> None:
-    assert lifecycle.Probe({"pid": 1}, (), code, None, False, ()).ending() == words
+    assert lifecycle.Probe("local", {"pid": 1}, (), code, False, None, False, (), None, None).ending() == words

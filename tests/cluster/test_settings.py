@@ -10,7 +10,8 @@ import pytest
 
 from cluster import kits, settings
 from cluster.errors import BadSettings
-from cluster.settings import Effective, Settings
+from cluster.fields import AllSettings
+from cluster.settings import Effective
 
 SECRET = "hunter2-and-more"
 Load = Callable[..., Effective]
@@ -39,7 +40,8 @@ def kit_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write_kit(folder: Path, name: str, lines: str = "") -> None:
-    text = f'name = "{name}"\nsummary = "for a test"\nengine = "llama"\nnodes = ["local"]\n[settings]\n{lines}'
+    head = f'name = "{name}"\nsummary = "for a test"\nengine = "llama"\nhardware = "cpu"\ntopology = "single"\n'
+    text = f'{head}nodes = ["local"]\n[settings]\n{lines}'
     (folder / f"{name}.toml").write_text(text)
 
 
@@ -70,12 +72,12 @@ def test_sources_are_told_apart_within_one_call(load: Load) -> None:
         "port": "kit local",
         "ngram_tokens": "default",
     }
-    assert set(effective.sources) == set(Settings.model_fields)
+    assert set(effective.sources) == set(AllSettings.model_fields)
 
 
 def test_values_of_the_local_kit(load: Load) -> None:
-    assert load().settings == Settings(
-        port=8808, served_model_name="SmolLM2-135M-Instruct", max_num_seqs=1, spec_method="ngram", ready_timeout=120
+    assert load().settings == AllSettings(
+        port=8808, runtime="process", served_model_name="SmolLM2-135M-Instruct", max_num_seqs=1, spec_method="ngram", ready_timeout=120
     )
 
 
@@ -245,15 +247,15 @@ def test_committed_example_is_the_generated_one() -> None:
 
 def test_example_holds_the_defaults(load: Load) -> None:
     """With the # of every setting taken away it loads, and is what the settings are without a kit."""
-    text = re.sub(r"^#([A-Z_]+=)", r"\1", settings.example(), flags=re.MULTILINE)
+    text = re.sub(r"^#([A-Z0-9_]+=)", r"\1", settings.example(), flags=re.MULTILINE)
     effective = load(text)
-    assert effective.settings == Settings()
+    assert effective.settings == AllSettings()
     assert all(source.startswith(".env line ") for source in effective.sources.values())
 
 
 def test_every_setting_has_a_meaning_and_is_listed(load: Load) -> None:
     listed = json.loads(settings.as_json(load()))
-    assert list(listed) == [name.upper() for name in Settings.model_fields]
+    assert list(listed) == [name.upper() for name in AllSettings.model_fields]
     assert all(len(row["meaning"]) > 10 and row["source"] for row in listed.values())
 
 

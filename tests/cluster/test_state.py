@@ -87,27 +87,3 @@ def test_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     with pytest.raises(LaunchError, match=rf"^cannot use the state folder {tmp_path}/file/spark-lab/k: "), state.lock("k"):
         pass
-
-
-def boot(number: int) -> str:
-    """The log of one more boot; its name."""
-    path = state.new_log("k", f"b{number:02}", f"20261129T1000{number:02}Z")
-    path.write_text("")
-    return path.name
-
-
-def test_newest_ten_logs_are_kept(tmp_path: Path) -> None:
-    names = [boot(number) for number in range(1, 13)]
-    assert names[0] == "20261129T100001Z-b01.log"
-    kept = sorted(path.name for path in (tmp_path / "spark-lab" / "k" / "logs").iterdir())
-    assert kept == names[2:]
-    assert len(kept) == 10
-
-
-def test_newest_log() -> None:
-    assert state.newest_log("k") is None
-    boot(2)
-    boot(10)
-    newest = state.newest_log("k")
-    assert newest is not None
-    assert newest.name == "20261129T100010Z-b10.log"

@@ -211,9 +211,7 @@ class Host:
             return
         why = f"no answer within {timeout_s:g} s" if self.alive(what) else "it ended"
         log = self.root / f"log/{what}.log"
-        raise failure(
-            f"start {what} of {self.name}", why=why, output=log.read_text(errors="replace"), hint=f"less {log}"
-        )
+        raise failure(f"start {what} of {self.name}", why=why, output=log.read_text(errors="replace"), hint=f"less {log}")
 
     def docker_answers(self) -> bool:
         """Ask the daemon's socket, not the client: a few milliseconds."""
@@ -231,9 +229,7 @@ class Host:
 
 def ip(*words: str) -> str:
     """iproute2's `ip` in the machine's own network namespace."""
-    return run(
-        ["ip", *words], f"set up the network (ip {' '.join(words[:2])})", How(hint="python -m tests.testbed.hosts down")
-    )
+    return run(["ip", *words], f"set up the network (ip {' '.join(words[:2])})", How(hint="python -m tests.testbed.hosts down"))
 
 
 def make_key(path: Path, comment: str) -> None:

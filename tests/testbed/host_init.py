@@ -14,6 +14,7 @@ import json
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,7 @@ def lay_out(root: Path, shm: str, kept: list[str]) -> None:
         like(root / below, Path(path))
         mount("--bind", str(root / below), path)
     mount("-t", "tmpfs", "-o", f"size={shm},mode=1777", "tmpfs", "/dev/shm")
+    stand_in_for_infiniband()
     for path, handle in handles.items():
         source = f"/proc/{os.getpid()}/fd/{handle}"
         like(Path(source), Path(path))
@@ -70,6 +72,13 @@ def reap_for_ever() -> None:
             os.waitpid(-1, 0)
         except ChildProcessError:
             signal.sigwait([signal.SIGCHLD])
+
+
+def stand_in_for_infiniband() -> None:
+    """The launcher's docker flags name /dev/infiniband: a folder of this host's own, with one device that is as good as null."""
+    os.makedirs("/dev/infiniband", exist_ok=True)
+    mount("-t", "tmpfs", "tmpfs", "/dev/infiniband")
+    os.mknod("/dev/infiniband/uverbs0", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
 
 
 def main() -> None:

@@ -34,9 +34,7 @@ class Testbed:
 
     __test__ = False  # not a test class, whatever pytest thinks of its name
 
-    def __init__(
-        self, hosts: int = 2, docker: bool = True, mounts: Sequence[str | Path] = (), state: Path = STATE
-    ) -> None:
+    def __init__(self, hosts: int = 2, docker: bool = True, mounts: Sequence[str | Path] = (), state: Path = STATE) -> None:
         self.layout = Layout(hosts, docker, tuple(str(path) for path in mounts))
         self.state = state.absolute()
         self._began_it = False
@@ -109,10 +107,7 @@ class Testbed:
         if Layout.recorded(self.state) is None:
             return ["down"]
         wanted = ("init", "sshd", "dockerd") if self.layout.docker else ("init", "sshd")
-        return [
-            f"{h.name} {h.address} " + " ".join(f"{w}:{'up' if h.alive(w) else 'DOWN'}" for w in wanted)
-            for h in self.hosts
-        ]
+        return [f"{h.name} {h.address} " + " ".join(f"{w}:{'up' if h.alive(w) else 'DOWN'}" for w in wanted) for h in self.hosts]
 
     # --- steps ---
 
@@ -203,15 +198,11 @@ class Testbed:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.testbed.hosts", description="Two to four hosts on one machine."
-    )
+    parser = argparse.ArgumentParser(prog="python -m tests.testbed.hosts", description="Two to four hosts on one machine.")
     parser.add_argument("do", choices=("install", "up", "status", "down"))
     parser.add_argument("--hosts", type=int, default=2, help="how many, 1 to 4 (default 2)")
     parser.add_argument("--no-docker", dest="docker", action="store_false", help="no dockerd on the hosts")
-    parser.add_argument(
-        "--mount", action="append", default=[], metavar="PATH", help="keep PATH visible in the hosts; repeatable"
-    )
+    parser.add_argument("--mount", action="append", default=[], metavar="PATH", help="keep PATH visible in the hosts; repeatable")
     parser.add_argument("--state", type=Path, default=STATE, help=f"state folder (default {STATE})")
     return parser
 

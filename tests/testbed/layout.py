@@ -43,9 +43,7 @@ class Layout:
             raise failure("lay out the testbed", why=f"{self.hosts} hosts asked for", hint="--hosts 1, 2, 3 or 4")
         for path in self.mounts:
             if not (path.startswith("/") and os.path.exists(path)):
-                raise failure(
-                    "lay out the testbed", why=f"--mount {path}: no such absolute path", hint="make it before the hosts"
-                )
+                raise failure("lay out the testbed", why=f"--mount {path}: no such absolute path", hint="make it before the hosts")
 
     def record(self, state: Path) -> None:
         """Write it down in the state folder."""

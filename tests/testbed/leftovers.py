@@ -73,9 +73,7 @@ def _remove_cgroups() -> None:
 def strangers() -> list[str]:
     """Processes in a network namespace of ours, in words."""
     spaces = {f"net:[{(NETNS / name).stat().st_ino}]" for name in NAMES if (NETNS / name).exists()}
-    return [
-        _describe(folder) for folder in Path("/proc").iterdir() if folder.name.isdigit() and _netns(folder) in spaces
-    ]
+    return [_describe(folder) for folder in Path("/proc").iterdir() if folder.name.isdigit() and _netns(folder) in spaces]
 
 
 def _netns(process: Path) -> str:
@@ -113,9 +111,7 @@ def check(state: Path, hosts: Sequence[Host]) -> None:
 def _refuse(remains: Sequence[str]) -> None:
     if remains:
         hint = "end the processes named (a shell inside a host?), then python -m tests.testbed.hosts down"
-        raise failure(
-            "take the testbed down", why=f"{len(remains)} things are left", output="\n".join(remains), hint=hint
-        )
+        raise failure("take the testbed down", why=f"{len(remains)} things are left", output="\n".join(remains), hint=hint)
 
 
 def keep_logs(state: Path, hosts: Sequence[Host]) -> None:

@@ -19,10 +19,7 @@ from pathlib import Path
 from tests.testbed.vllm_env import CACHE
 
 SPECIAL = ("<|endoftext|>", "<|system|>", "<|user|>", "<|assistant|>", "<think>", "</think>")
-TEMPLATE = (
-    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
-)
+TEMPLATE = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 CONFIG = {
     "architectures": ["Qwen3MoeForCausalLM"],
     "model_type": "qwen3_moe",
@@ -187,9 +184,7 @@ def tokenizer_config() -> dict[str, object]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.testbed.model", description="Write a tiny random Qwen3-MoE model."
-    )
+    parser = argparse.ArgumentParser(prog="python -m tests.testbed.model", description="Write a tiny random Qwen3-MoE model.")
     parser.add_argument("folder", nargs="?", type=Path, default=CACHE / "tiny-qwen3-moe")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()

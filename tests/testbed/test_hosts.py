@@ -74,9 +74,7 @@ def test_a_file_on_one_host_is_on_no_other(hosts: tuple[Host, ...], folder: str)
 
 def test_host_name_and_process_list_are_private(hosts: tuple[Host, ...]) -> None:
     assert [host.run("hostname") for host in hosts] == ["spark1\n", "spark2\n"]
-    sshds = [
-        line for line in hosts[0].run("ps", "-eo", "args=").splitlines() if line.startswith("sshd: /usr/sbin/sshd")
-    ]
+    sshds = [line for line in hosts[0].run("ps", "-eo", "args=").splitlines() if line.startswith("sshd: /usr/sbin/sshd")]
     assert len(sshds) == 1
 
 
@@ -124,10 +122,7 @@ def test_production_flags_are_taken(with_image: tuple[Host, ...]) -> None:
 def test_a_container_that_outgrows_its_memory_is_killed(with_image: tuple[Host, ...]) -> None:
     host = with_image[1]
     eat = ["python3", "-c", "held = bytearray(200 << 20)"]
-    assert (
-        host.attempt("docker", "run", "--name", "eater", "--pull=never", "--memory", "64m", image.TAG, *eat).status
-        == 137
-    )
+    assert host.attempt("docker", "run", "--name", "eater", "--pull=never", "--memory", "64m", image.TAG, *eat).status == 137
     state = json.loads(host.run("docker", "inspect", "--format", "{{json .State}}", "eater"))
     host.run("docker", "rm", "eater")
     assert (state["OOMKilled"], state["ExitCode"]) == (True, 137)
@@ -229,9 +224,7 @@ def _network_namespaces() -> list[Path]:
     ("environment", "expected"),
     [({}, False), ({"CI": "true"}, True), ({"TESTBED": "1"}, True), ({"CI": "false", "TESTBED": "0"}, False)],
 )
-def test_where_a_testbed_is_demanded(
-    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], expected: bool
-) -> None:
+def test_where_a_testbed_is_demanded(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], expected: bool) -> None:
     for name in ("CI", "TESTBED"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():

@@ -92,10 +92,7 @@ class Job:
 
     def exited(self) -> list[str]:
         """Hosts on which the container does not run (any more)."""
-        states = {
-            h.name: h.attempt("docker", "inspect", "--format", "{{.State.Running}}", NAME).stdout.strip()
-            for h in self.hosts
-        }
+        states = {h.name: h.attempt("docker", "inspect", "--format", "{{.State.Running}}", NAME).stdout.strip() for h in self.hosts}
         return [name for name, state in states.items() if state != "true"]
 
     def wait_healthy(self, timeout_s: float = HEALTHY_WITHIN_S) -> None:
@@ -136,11 +133,7 @@ class Job:
         found = []
         for host in self.hosts:
             found += [f"{host.name} container {name}" for name in host.run("docker", "ps", "-aq").split()]
-            found += [
-                f"{host.name} process {line}"
-                for line in host.run("ps", "-eo", "args=").splitlines()
-                if "vllm" in line.lower()
-            ]
+            found += [f"{host.name} process {line}" for line in host.run("ps", "-eo", "args=").splitlines() if "vllm" in line.lower()]
         return found
 
     def sweep_shared_memory(self) -> list[str]:

@@ -118,9 +118,7 @@ def _stub(folder: Path) -> None:
     site = next(folder.glob("lib/python3*/site-packages"))
     info = site / f"vllm-{STUB_VERSION}.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: vllm\nVersion: {STUB_VERSION}\nSummary: stands for {VLLM}\n"
-    )
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {STUB_VERSION}\nSummary: stands for {VLLM}\n")
     (info / "INSTALLER").write_text("spark-testbed\n")
     (info / "RECORD").write_text("")
 
