@@ -1,6 +1,5 @@
 """Checks of the code. lint, types and tests run in the locked environment that `./lab` made, which is what users run in."""
 
-import os
 import sys
 
 import nox
@@ -29,5 +28,11 @@ def types(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Everything that needs neither root nor a GPU; the real 135M model is part of it."""
-    ci = ["-p", "no:cacheprovider"] if os.environ.get("CI") else []
-    _python(session, "pytest", *ci, *(session.posargs or ["tests"]))
+    _python(session, "pytest", *(session.posargs or ["tests", "--ignore=tests/testbed"]))
+
+
+@nox.session
+def testbed(session: nox.Session) -> None:
+    """Two real hosts on this machine (root, Debian packages): ssh, Docker, and vLLM over two ranks. Installs what it needs."""
+    _python(session, "tests.testbed.hosts", "install")
+    session.run(sys.executable, "-m", "pytest", *(session.posargs or ["tests/testbed"]), env={"TESTBED": "1"}, external=True)

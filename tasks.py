@@ -17,6 +17,7 @@ namespace = Collection(
     cluster_tasks.restart,
     cluster_tasks.status,
     cluster_tasks.plan,
+    cluster_tasks.trust,
     cluster_tasks.logs,
     cluster_tasks.config,
     bench_tasks.bench,
@@ -25,6 +26,7 @@ namespace = Collection(
     bench_tasks.plot,
     develop.demo,
     develop.test,
+    develop.testbed,
     develop.lint,
     receipt=receipt,
 )

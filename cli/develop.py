@@ -53,6 +53,12 @@ def test(ctx: Any, args: str = "") -> int:
 
 
 @task
+def testbed(ctx: Any) -> int:
+    """Two real hosts on this machine, as root: ssh, Docker, vLLM with two ranks (nox -s testbed; installs Debian packages)."""
+    return _nox("-s", "testbed")
+
+
+@task
 def lint(ctx: Any) -> int:
     """ruff and mypy over the code (nox -s lint types)."""
     return _nox("-s", "lint", "types")

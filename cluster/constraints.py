@@ -96,5 +96,13 @@ def warnings(effective: Effective) -> list[str]:
 
 
 def documented() -> str:
-    """The "do not" list for the README: one markdown line for each constraint, in the order of CONSTRAINTS."""
-    return "".join(f"- `{c.id}` ({c.applies.words}): do not {c.rule}: {c.evidence}. Instead: {c.hint}.\n" for c in CONSTRAINTS)
+    """The "do not" list for the README: one markdown line for each constraint, grouped by where it applies.
+
+    The evidence is left out there: it stands in every refusal, where it is wanted.
+    """
+    places = list(dict.fromkeys(c.applies.words for c in CONSTRAINTS))
+    return "".join(f"{where}\n\n{_listed(where)}\n" for where in places)
+
+
+def _listed(where: str) -> str:
+    return "".join(f"- Do not {c.rule}. Instead: {c.hint}. (`{c.id}`)\n" for c in CONSTRAINTS if c.applies.words == where)

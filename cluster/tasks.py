@@ -92,6 +92,15 @@ def _print_plan(task: str, effective: Any, as_document: bool) -> None:
     _print_json({"plan": made.title, "stages": stages})
 
 
+@cli.task(help=_KIT)
+def trust(ctx: Any, kit: str | None = None) -> None:
+    """Accept the ssh host keys of the kit's nodes on first use, and print them; a key that changed is refused."""
+    from cluster import connect
+
+    effective = load({"kit": kit})
+    print("\n".join(connect.trust_all(effective)) or f"kit {effective.kit.name}: no node is reached by ssh")
+
+
 @cli.task(help={**_KIT, "json": "print one JSON document", "passive": "send no one-token request"})
 def status(ctx: Any, kit: str | None = None, json: bool = False, passive: bool = False) -> int:
     """Every rank's process, the API and the engine of the kit; exit 1 unless it is ready."""

@@ -151,15 +151,14 @@ def test_ids_are_unique_and_settings_exist() -> None:
     assert all(re.fullmatch(r"[a-z0-9-]+", name) for name in names)
 
 
-def test_documented_is_one_line_each() -> None:
-    lines = documented().splitlines()
-    assert len(lines) == len(CONSTRAINTS)
-    shape = r"- `([a-z0-9-]+)` \([a-z A-Z]+\): do not .+: .+\. Instead: .+\."
-    assert [match[1] if (match := re.fullmatch(shape, line)) else line for line in lines] == [c.id for c in CONSTRAINTS]
-    assert lines[0] == (
-        "- `kv-cache-dtype` (Sparks): do not set KV_CACHE_DTYPE to anything but fp8: the sparse attention kernel of SM12x has no bf16 path "
-        "and nvfp4 is not available: the engine does not start. Instead: KV_CACHE_DTYPE=fp8."
-    )
+def test_documented_is_one_line_each_and_in_the_readme() -> None:
+    lines = [line for line in documented().splitlines() if line.startswith("- ")]
+    found = [match[1] for line in lines if (match := re.fullmatch(r"- Do not .+\. Instead: .+\. \(`([a-z0-9-]+)`\)", line))]
+    assert sorted(found) == sorted(c.id for c in CONSTRAINTS)
+    assert lines[0] == "- Do not set KV_CACHE_DTYPE to anything but fp8. Instead: KV_CACHE_DTYPE=fp8. (`kv-cache-dtype`)"
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    between = readme.partition("<!-- constraints -->\n")[2].partition("<!-- /constraints -->")[0]
+    assert between == documented(), "paste what cluster.constraints.documented() returns between the markers"
 
 
 @pytest.mark.parametrize(("rule", "kit", "changes", "said"), ADVISED)
