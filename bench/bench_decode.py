@@ -22,7 +22,7 @@ try:
     from bench import workload
     from bench.errors import BadRequest, BenchError
     from bench.provenance import without_private
-    from bench.receipt import Payload, Receipt, System, seal, write
+    from bench.receipt import Payload, Receipt, System, seal, shown, write
     from bench.run import Options, Report, find_target, measure_phase
     from bench.stream import Deadlines
 except ModuleNotFoundError as missing:
@@ -105,7 +105,7 @@ def verdict(written: Sequence[Written]) -> tuple[int, list[str]]:
     """Exit code and what to say: 3 when a receipt is invalid, 1 when an output gate failed, else 0."""
     lines, code = [], 0
     for one in written:
-        lines.append(f"{one.path}: {'valid' if one.receipt.valid else 'INVALID, kept apart; not to be quoted'}")
+        lines.append(f"{shown(one.path)}: {'valid' if one.receipt.valid else 'INVALID, kept apart; not to be quoted'}")
         lines += [f"  invalid: {reason}" for reason in one.receipt.invalid_because]
         lines += [f"  failed gate: {gate}" for gate in one.receipt.failed_gates]
         lines += [f"  note: {note}" for note in one.receipt.notes]

@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.derive import derived
 from bench.errors import InvalidMeasurement
-from bench.receipt import Payload, Receipt, read
+from bench.receipt import Payload, Receipt, read, shown
 
 
 def check(path: Path) -> Receipt:
@@ -17,7 +17,7 @@ def check(path: Path) -> Receipt:
     where = first_difference(payload.model_dump(mode="json"), derived(payload).model_dump(mode="json"))
     if where:
         field, stated, recomputed = where
-        raise InvalidMeasurement(f"{path}: field {field}: says {stated!r}, the raw facts give {recomputed!r}")
+        raise InvalidMeasurement(f"{shown(path)}: field {field}: says {stated!r}, the raw facts give {recomputed!r}")
     return receipt
 
 

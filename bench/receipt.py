@@ -38,10 +38,14 @@ class Tool(Fact):
 
 
 class System(Fact):
-    """What was measured, as far as it could be read; all None for a server that this tool did not launch."""
+    """What was measured, as far as it could be read; all None for a server that this tool did not launch.
+
+    argv: the command of rank 0. hardware: rank 0's machine, where it is this one.
+    """
 
     kit: str | None = None
     engine: str | None = None
+    argv: tuple[str, ...] | None = None
     weights: dict[str, str | None] | None = None
     settings: dict[str, str | int | float | bool | None] | None = None
     boot: str | None = None
@@ -114,6 +118,11 @@ class Receipt(Payload):
     seal: str = pydantic.Field(pattern=r"^sha256:[0-9a-f]{64}$")
 
 
+def shown(path: Path) -> str:
+    """The path as a person here would name it: relative to the current folder when it is inside."""
+    return os.path.relpath(path) if path.is_absolute() and path.is_relative_to(Path.cwd()) else str(path)
+
+
 def canonical(value: Any) -> str:
     """Canonical JSON of plain data."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
@@ -160,18 +169,18 @@ def read(path: Path) -> Receipt:
     try:
         plain = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except (OSError, ValueError) as error:
-        raise InvalidMeasurement(f"{path}: not readable as JSON: {error}") from error
+        raise InvalidMeasurement(f"{shown(path)}: not readable as JSON: {error}") from error
     if not isinstance(plain, dict) or plain.get("receipt") != SCHEMA:
         found = plain.get("receipt") if isinstance(plain, dict) else type(plain).__name__
-        raise InvalidMeasurement(f"{path}: field receipt: is {found!r}, this tool reads {SCHEMA}")
+        raise InvalidMeasurement(f"{shown(path)}: field receipt: is {found!r}, this tool reads {SCHEMA}")
     try:
         receipt = Receipt.model_validate_json(json.dumps(plain))
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise InvalidMeasurement(f"{path}: field {where or 'receipt'}: {first['msg']}") from error
+        raise InvalidMeasurement(f"{shown(path)}: field {where or 'receipt'}: {first['msg']}") from error
     if receipt.seal != seal_of(plain):
-        raise InvalidMeasurement(f"{path}: field seal: does not fit the contents; the file was changed after it was sealed")
+        raise InvalidMeasurement(f"{shown(path)}: field seal: does not fit the contents; the file was changed after it was sealed")
     return receipt
 
 

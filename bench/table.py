@@ -10,7 +10,7 @@ import pandas as pd
 
 from bench.check import check
 from bench.errors import InvalidMeasurement
-from bench.receipt import Receipt
+from bench.receipt import Receipt, shown
 from bench.summarize import Spread
 
 COLUMNS = {
@@ -40,7 +40,7 @@ def load(paths: Sequence[Path]) -> tuple[list[Receipt], list[str]]:
         if receipt.valid:
             good.append(receipt)
         else:
-            left_out.append(f"{path}: marked invalid: {'; '.join(receipt.invalid_because)}")
+            left_out.append(f"{shown(path)}: marked invalid: {'; '.join(receipt.invalid_because)}")
     return good, left_out
 
 

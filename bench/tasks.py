@@ -64,10 +64,10 @@ def _server(flags: ServerFlags) -> _Found:
     key = os.environ.get("VLLM_API_KEY") or os.environ.get("API_KEY")
     if flags.base_url:
         return _Found(flags.base_url, key, flags.model, {})
-    from cluster import identity, lifecycle, settings
+    from cluster import identity, session, settings
 
     effective = settings.load({"kit": flags.kit})
-    with lifecycle.opened(effective) as cluster:
+    with session.opened(effective) as cluster:
         record = cluster.head_record()
     if record is None:
         raise BenchError(f"kit {effective.kit.name} is not running\ntry: invoke up, or --base-url http://HOST:PORT")
@@ -145,12 +145,13 @@ def _paths(paths: str) -> list[Path]:
 def receipt_check(ctx: Any, paths: str = "") -> int:
     """Recompute every figure of each receipt from its raw facts, and verify schema and seal; exit 3 when one is off."""
     from bench.check import check
+    from bench.receipt import shown
 
     bad = 0
     for path in _paths(paths):
         try:
             receipt = check(path)
-            print(f"{path}: sound, {'valid' if receipt.valid else 'marked invalid'}")
+            print(f"{shown(path)}: sound, {'valid' if receipt.valid else 'marked invalid'}")
         except InvalidMeasurement as error:
             print(f"error: {error}", file=sys.stderr)
             bad += 1
@@ -184,9 +185,10 @@ def plot(ctx: Any, paths: str = "", out: str | None = None) -> None:
     """Decode throughput per run and acceptance per position as PNG and SVG, from receipts only."""
     from bench import plot as plots
     from bench import table as tables
+    from bench.receipt import shown
 
     receipts, left_out = tables.load(_paths(paths))
     for line in left_out:
         _note(f"left out: {line}")
     for path in plots.write(receipts, Path(out) if out else FIGURES):
-        print(path)
+        print(shown(path))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, overload
@@ -49,7 +50,14 @@ def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     return invoke.task(guarded, **{"auto_shortflags": False, **options})
 
 
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
 def _run(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    for end in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal or a stopped service must clean up as Ctrl-C does
+        if signal.getsignal(end) is not signal.SIG_IGN:  # nohup
+            signal.signal(end, _interrupt)
     try:
         return function(*args, **kwargs) or 0
     except BrokenPipeError:

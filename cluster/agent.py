@@ -245,5 +245,9 @@ ACTIONS = {"start": start, "probe": probe, "stop": stop}
 
 def main(request):
     """Answer one request on stdout. An expected failure is a SystemExit whose text goes to stderr, with exit code 1."""
-    json.dump(ACTIONS[request["action"]](request), sys.stdout)
+    try:
+        answer = ACTIONS[request["action"]](request)
+    except OSError as error:  # a full disk, a folder of another user: the text names the path
+        raise SystemExit(str(error)) from None
+    json.dump(answer, sys.stdout)
     return 0

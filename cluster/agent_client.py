@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cluster.errors import DOCKER_HINT
 from cluster.transport import Transport
 
 _PARTS = ("agent.py", "agent_cluster.py")
@@ -27,7 +28,9 @@ def ask_agent(
     program = f"{_source()}\nraise SystemExit(main(json.loads({json.dumps(json.dumps(request))})))\n"
     outcome = transport.run([python, "-"], stdin=program, timeout_s=timeout_s)
     if outcome.code != 0:
+        verb = request["action"].removeprefix("docker_").removeprefix("rank_")
         named = dataclasses.replace(outcome, argv=(shown,)) if shown else outcome
-        raise named.error(f"the node agent could not {request['action'].replace('_', ' ')} {request['name']}")
+        hint = DOCKER_HINT if "docker does not answer" in outcome.stderr else "on that node: docker ps --all; df -h; free -h"
+        raise named.error(f"the node agent could not {verb} {request['name']}", hint)
     answer: dict[str, Any] = json.loads(outcome.stdout)
     return answer

@@ -5,7 +5,7 @@ A container is ours only with the label that holds our record: any other of the 
 """
 
 try:
-    from cluster.agent import ACTIONS, expanded, health, port_holder, prune_logs, tail
+    from cluster.agent import ACTIONS, expanded, health, paths, port_holder, probe, prune_logs, read_json, stop, tail
 except ImportError:  # sent as one text: everything is here already
     pass
 
@@ -13,10 +13,12 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 import subprocess
 import time
 
 LABEL = "spark-lab.record"
+NOTHING = {"was_running": False, "left": [], "log": None, "log_lost": False}
 
 
 def docker(*args, timeout=60, env=None):
@@ -31,8 +33,9 @@ def docker(*args, timeout=60, env=None):
 
 
 def lock_path():
-    folder = "/run/lock" if os.access("/run/lock", os.W_OK) else "/tmp"
-    return os.path.join(folder, "spark-lab.lock")
+    """One file for all users of the node: in /run/lock where everybody may write there, else in /tmp."""
+    open_to_all = os.path.isdir("/run/lock") and os.stat("/run/lock").st_mode & 0o002
+    return os.path.join("/run/lock" if open_to_all else "/tmp", "spark-lab.lock")
 
 
 @contextlib.contextmanager
@@ -40,7 +43,8 @@ def lock_file():
     """The node's lock file, itself held for the moment of reading and writing it."""
     old = os.umask(0)
     try:
-        fd = os.open(lock_path(), os.O_RDWR | os.O_CREAT, 0o666)
+        # O_CREAT only to create: with fs.protected_regular it is refused for another user's file in a sticky folder.
+        fd = os.open(lock_path(), os.O_RDWR | (0 if os.path.exists(lock_path()) else os.O_CREAT), 0o666)
     finally:
         os.umask(old)
     with os.fdopen(fd, "r+") as file:
@@ -85,10 +89,15 @@ def unlock(request):
 
 
 def inspect(name):
-    """The container's state and our record (None: not ours), or None when there is no such container."""
-    code, out, _ = docker("container", "inspect", name)
-    if code != 0:
+    """The container's state and our record (None: not ours), or None when there is no such container.
+
+    A docker that does not answer is a failure: nobody knows then whether the container is there.
+    """
+    code, out, err = docker("container", "inspect", name)
+    if code != 0 and "no such container" in err.lower():
         return None
+    if code != 0:
+        raise SystemExit(f"docker does not answer: {err}")
     found = json.loads(out)[0]
     text = (found["Config"].get("Labels") or {}).get(LABEL)
     return {"state": found["State"], "record": json.loads(text) if text else None, "image": found["Config"]["Image"]}
@@ -106,7 +115,7 @@ def preflight(request):
         "unwritable": [path for path in request["folders"] if not os.access(existing(path), os.W_OK)],
         "ports": {str(port): port_holder(port) for port in request["ports"]},
         "foreign_container": bool(container and container["record"] is None),
-        "free_bytes": free_bytes(request["folders"]),
+        "free": free(request["folders"]),
     }
 
 
@@ -118,10 +127,10 @@ def existing(folder):
     return at
 
 
-def free_bytes(folders):
-    """Free space where the folders are or would be, bytes; None without folders."""
-    found = [os.statvfs(existing(folder)) for folder in folders]
-    return min((at.f_bavail * at.f_frsize for at in found), default=None)
+def free(folders):
+    """Free space where each folder is or would be, bytes."""
+    found = {folder: os.statvfs(existing(folder)) for folder in folders}
+    return {folder: at.f_bavail * at.f_frsize for folder, at in found.items()}
 
 
 def shared_memory():
@@ -141,7 +150,7 @@ def docker_start(request):
     if found:
         save_log(request, found["record"])
         docker("rm", "--force", request["name"])
-    record = {**request["record"], "started_unix_s": time.time(), "log": "docker", "shm_before": shared_memory()}
+    record = {**request["record"], "argv": request["argv"], "started_unix_s": time.time(), "log": "docker", "shm_before": shared_memory()}
     for folder in request["folders"]:
         os.makedirs(os.path.expanduser(folder), exist_ok=True)
     words = expanded(request["argv"][1:])
@@ -180,31 +189,56 @@ def docker_tail(name, lines):
 
 
 def save_log(request, record):
-    """Keep the container's whole log before it is removed; the newest 10 of this rank stay."""
+    """Keep the container's whole log before it is removed; the newest 10 of this rank stay. None when it cannot be written."""
     folder = os.path.join(os.path.expanduser(request["run_dir"]), "logs")
-    os.makedirs(folder, exist_ok=True)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(record.get("started_unix_s", 0)))
     path = os.path.join(folder, f"{stamp}-{record['boot']}-{request['name']}.log")
-    with open(path + ".tmp", "wb") as file:
-        subprocess.run(["docker", "logs", request["name"]], stdout=file, stderr=subprocess.STDOUT, timeout=60, check=False)
-    os.replace(path + ".tmp", path)
-    prune_logs(folder, request["name"])
-    return path
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with open(path + ".tmp", "wb") as file:
+            done = subprocess.run(["docker", "logs", request["name"]], stdout=file, stderr=subprocess.STDOUT, timeout=60, check=False)
+        os.replace(path + ".tmp", path)
+        prune_logs(folder, request["name"])
+    except (OSError, subprocess.TimeoutExpired):  # a full disk must not keep a container from being stopped
+        return None
+    return path if done.returncode == 0 else None
 
 
 def docker_stop(request):
     """Save the log, stop with time to end, remove, and verify. Leaves a container that is not ours alone."""
     found = inspect(request["name"])
     if found is None or found["record"] is None:
-        return {"was_running": False, "left": []}
-    log = save_log(request, found["record"])
+        return NOTHING
     docker("stop", "--time", str(int(request["grace_s"])), request["name"], timeout=request["grace_s"] + 30)
-    save_log(request, found["record"])  # with its last words
-    code, _, err = docker("rm", "--force", request["name"])
+    log = save_log(request, found["record"])
+    docker("rm", "--force", request["name"])
     left = [request["name"]] if inspect(request["name"]) else []
     if not left:
         sweep(found["record"])
-    return {"was_running": found["state"]["Running"], "left": left, "log": log, "error": err if code != 0 else None}
+    return {"was_running": found["state"]["Running"], "left": left, "log": log, "log_lost": log is None}
+
+
+def rank_probe(request):
+    """The rank, in whichever runtime it was started: the settings may have changed since."""
+    if read_json(paths(request)[0]):
+        return probe(request)
+    if request["runtime"] == "docker":
+        return docker_probe(request)
+    seen = docker_probe(request) if shutil.which("docker") else None
+    return seen if seen and seen["record"] else probe(request)
+
+
+def rank_stop(request):
+    """Stop the rank in both runtimes. Without docker's answer nothing is certain, unless the rank was a process."""
+    by_process = stop(request)
+    try:
+        by_docker = docker_stop(request) if request["runtime"] == "docker" or shutil.which("docker") else NOTHING
+    except SystemExit:
+        if request["runtime"] == "docker":
+            raise
+        by_docker = NOTHING
+    both = {"was_running": by_process["was_running"] or by_docker["was_running"], "left": [*by_process["left"], *by_docker["left"]]}
+    return {**by_docker, **both}
 
 
 def sweep(record):
@@ -228,7 +262,9 @@ def in_use(path):
 def log(request):
     """Last lines of a rank's log: of the running container or process, else of the newest saved log."""
     if request["runtime"] == "docker":
-        found = inspect(request["name"])
+        found = None
+        with contextlib.suppress(SystemExit):  # a saved log needs no docker
+            found = inspect(request["name"])
         if found and found["record"]:
             return {"path": f"docker logs {request['name']}", "lines": docker_tail(request["name"], request["lines"])}
     folder = os.path.join(os.path.expanduser(request["run_dir"]), "logs")
@@ -242,7 +278,7 @@ ACTIONS |= {
     "unlock": unlock,
     "preflight": preflight,
     "docker_start": docker_start,
-    "docker_probe": docker_probe,
-    "docker_stop": docker_stop,
+    "rank_probe": rank_probe,
+    "rank_stop": rank_stop,
     "log": log,
 }

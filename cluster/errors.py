@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+DOCKER_HINT = "start docker there (sudo systemctl start docker); the login must be in the group docker"
+
 
 class LaunchError(Exception):
     """A step, check or gate failed. `str()` is the whole message; further lines hold the evidence."""
@@ -25,3 +27,11 @@ class BadSettings(LaunchError):
     """A setting that cannot be used. Nothing was touched."""
 
     exit_code = 2
+
+
+class Unreachable(LaunchError):
+    """The node was not reached: `what` happened, and `hint`, what to try."""
+
+    def __init__(self, what: str, hint: str = "") -> None:
+        super().__init__(what, hint=hint)
+        self.what, self.hint = what, hint

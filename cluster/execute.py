@@ -34,7 +34,7 @@ def combined(what: str, errors: Iterable[BaseException]) -> LaunchError:
     found = list(errors)
     if len(found) == 1 and isinstance(found[0], LaunchError):
         return found[0]
-    return LaunchError(f"{what} failed on {len(found)} nodes\n" + "\n".join(str(error) for error in found))
+    return LaunchError(f"{what} failed for {len(found)} reasons\n" + "\n".join(str(error) for error in found))
 
 
 @dataclass(frozen=True)

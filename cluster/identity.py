@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,16 +15,24 @@ from cluster.settings import noted
 
 def system(record: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of bench.receipt.System for the server that `record` describes."""
-    settings = {name: value for name, value in record["settings"].items() if not noted(name, "place")}
+    settings = {name: placeless(value) for name, value in record["settings"].items() if not noted(name, "place")}
     return {
         "kit": record["kit"],
         "engine": record["engine"],
-        "weights": dict(record["weights"]),
+        "argv": [placeless(word) for word in record.get("argv") or ()],
+        "weights": {name: placeless(value) for name, value in record["weights"].items()},
         "settings": settings,
         "boot": record["boot"],
         "boot_age_s": round(time.time() - record["started_unix_s"], 1),
         "hardware": hardware() if record["kit"] == "local" else None,
     }
+
+
+def placeless(value: Any) -> Any:
+    """The value without what says where things are on somebody's machines: the folders of paths, and addresses."""
+    if not isinstance(value, str):
+        return value
+    return re.sub(r"(?<![^\s=:,])~?/(?:[^\s/=:,]+/)+", "", re.sub(r"\b\d{1,3}(?:\.\d{1,3}){3}\b", "-", value))
 
 
 def hardware() -> dict[str, str | int | float | None]:
@@ -37,6 +46,7 @@ def hardware() -> dict[str, str | int | float | None]:
         "kernel": platform.release(),
         "load_1min": round(os.getloadavg()[0], 2),
         "gpu": None,
+        "driver": None,
     }
 
 

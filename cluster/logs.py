@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 
 from cluster.errors import BadSettings, LaunchError
-from cluster.lifecycle import Cluster
 from cluster.plan import Step, request
-from cluster.ranks import launch
+from cluster.session import Cluster
 
 _EVERY_S = 1.0
 
@@ -17,7 +16,7 @@ def show(cluster: Cluster, number: int, lines: int, *, follow: bool) -> None:
     found = next((rank for rank in cluster.ranks if rank.number == number), None)
     if found is None:
         raise BadSettings(f"--rank is {number}; kit {cluster.kit} has ranks 0 to {len(cluster.ranks) - 1}")
-    step = Step(found.role, "read the log", request(found, "log", runtime=launch(found).runtime, lines=lines), 30)
+    step = Step(found.role, "read the log", request(found, "log", lines=lines), 30)
     shown: list[str] = []
     while True:
         answer = cluster.nodes.run([step]).all_or_raise("reading the log")[found.role]

@@ -61,9 +61,13 @@ def run_dir(rank: Rank) -> str:
 
 
 def request(rank: Rank, action: str, **more: Any) -> dict[str, Any]:
-    """An agent request about a rank; start, probe and stop become the container's where it runs in one."""
-    docker = launch(rank).runtime == "docker" and action in ("start", "probe", "stop")
-    return {"action": f"docker_{action}" if docker else action, "name": rank.name, "run_dir": run_dir(rank), **more}
+    """An agent request about a rank. On a node, probe and stop look in both runtimes; the machine of a single kit knows one."""
+    runtime = launch(rank).runtime
+    if action == "start" and runtime == "docker":
+        action = "docker_start"
+    elif action in ("probe", "stop") and rank.kit.topology != "single":
+        action = f"rank_{action}"
+    return {"action": action, "name": rank.name, "run_dir": run_dir(rank), "runtime": runtime, **more}
 
 
 def probe_step(rank: Rank, lines: int = 12) -> Step:

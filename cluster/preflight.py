@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cluster.errors import LaunchError
+from cluster.errors import DOCKER_HINT, LaunchError
 from cluster.execute import combined
 from cluster.settings import Effective
 
@@ -28,17 +28,16 @@ def problems(effective: Effective, role: str, seen: Mapping[str, Any]) -> list[L
         found.append(LaunchError(what, node=role, ran=ran, hint=hint))
 
     if seen["docker_error"]:
-        hint = "start docker there (sudo systemctl start docker); the login must be in the group docker"
-        wrong(f"docker does not answer: {seen['docker_error']}", hint, "docker version")
+        wrong(f"docker does not answer: {seen['docker_error']}", DOCKER_HINT, "docker version")
     if seen["image_present"] is False:
         wrong(f"there is no image {image}", "build it or load it on this node; IMAGE names it", f"docker image inspect {image}")
     if seen["missing_paths"]:
         wrong(f"missing: {', '.join(seen['missing_paths'])}", "check MODEL and the node's VENV setting")
     if seen["unwritable"]:
         wrong(f"cannot write to {', '.join(seen['unwritable'])}", "fix the owner, or set the node's CACHE_ROOT")
-    if seen["free_bytes"] is not None and seen["free_bytes"] < _ENOUGH_BYTES:
-        free = f"{seen['free_bytes'] / 2**20:.0f} MiB"
-        wrong(f"only {free} are free where caches and logs go; 1 GiB is needed", "free some space, or set the node's CACHE_ROOT")
+    folder, free = min(seen["free"].items(), key=lambda pair: pair[1], default=("", _ENOUGH_BYTES))
+    if free < _ENOUGH_BYTES:
+        wrong(f"only {free / 2**20:.0f} MiB are free for {folder}; 1 GiB is needed", "free some space, or set the node's CACHE_ROOT", "df")
     if seen["foreign_container"]:
         wrong("a container of the rank's name exists that this tool did not make", "rename or remove it: docker rm")
     return found + [_busy(role, port, holder) for port, holder in seen["ports"].items() if holder]

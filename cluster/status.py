@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from cluster import health
-from cluster.lifecycle import Cluster, Probe
+from cluster.probe import Probe
 from cluster.ranks import Rank
+from cluster.session import Cluster
 
 
 @dataclass(frozen=True)

@@ -37,14 +37,14 @@ _KIT = {"kit": "a name from kits/ (default: KIT; spark2 where .env names a WORKE
 @cli.task(help={**_KIT, "json": "print the run record as JSON", "dry": "print the plan, touch nothing"})
 def up(ctx: Any, kit: str | None = None, json: bool = False, dry: bool = False) -> None:
     """Launch the kit and wait until it is ready. Running with the same settings: says so."""
-    from cluster import lifecycle
+    from cluster import lifecycle, session
 
     if dry or ctx.config.run.dry:
         _print_plan("up", _effective(kit), json)
         return
     effective = _effective(kit)
     _say(f"kit {effective.kit.name}: {effective.kit.summary}")
-    with lifecycle.opened(effective) as cluster:
+    with session.opened(effective) as cluster:
         record = lifecycle.up(cluster, _say)
     if json:
         _print_json(record)
@@ -53,24 +53,24 @@ def up(ctx: Any, kit: str | None = None, json: bool = False, dry: bool = False) 
 @cli.task(help={**_KIT, "dry": "print the plan, touch nothing"})
 def down(ctx: Any, kit: str | None = None, dry: bool = False) -> None:
     """Stop what up started on every node, and verify that nothing of it is left."""
-    from cluster import lifecycle
+    from cluster import lifecycle, session
 
     if dry or ctx.config.run.dry:
         _print_plan("down", _effective(kit), False)
         return
-    with lifecycle.opened(load({"kit": kit})) as cluster:
+    with session.opened(load({"kit": kit})) as cluster:
         lifecycle.down(cluster, _say)
 
 
 @cli.task(help=_KIT)
 def restart(ctx: Any, kit: str | None = None) -> None:
     """Validate the settings, then stop and start."""
-    from cluster import lifecycle
+    from cluster import lifecycle, session
 
     if ctx.config.run.dry:
         _print_plan("up", _effective(kit), False)
         return
-    with lifecycle.opened(_effective(kit)) as cluster:
+    with session.opened(_effective(kit)) as cluster:
         lifecycle.restart(cluster, _say)
 
 
@@ -104,10 +104,10 @@ def trust(ctx: Any, kit: str | None = None) -> None:
 @cli.task(help={**_KIT, "json": "print one JSON document", "passive": "send no one-token request"})
 def status(ctx: Any, kit: str | None = None, json: bool = False, passive: bool = False) -> int:
     """Every rank's process, the API and the engine of the kit; exit 1 unless it is ready."""
-    from cluster import lifecycle
+    from cluster import session
     from cluster import status as states
 
-    with lifecycle.opened(load({"kit": kit})) as cluster:
+    with session.opened(load({"kit": kit})) as cluster:
         seen = states.look(cluster, passive=passive)
     _print_json(dataclasses.asdict(seen)) if json else _print_status(seen)
     return 0 if seen.ready else 1
@@ -128,9 +128,9 @@ def _print_status(seen: Any) -> None:
 def logs(ctx: Any, kit: str | None = None, rank: str | None = None, lines: str | None = None, follow: bool = False) -> None:
     """A rank's log; it outlives the rank (the newest 10 are kept on its node)."""
     count, number = cli.integer("lines", lines, low=1) or 60, cli.integer("rank", rank, low=0) or 0
-    from cluster import lifecycle, logs
+    from cluster import logs, session
 
-    with lifecycle.opened(load({"kit": kit})) as cluster:
+    with session.opened(load({"kit": kit})) as cluster:
         logs.show(cluster, number, count, follow=follow)
 
 

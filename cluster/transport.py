@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from cluster.errors import LaunchError
+from cluster.errors import LaunchError, Unreachable
 
 if TYPE_CHECKING:
     from cluster.ssh import Link
@@ -114,7 +114,6 @@ class FabricTransport:
         return self._link.notes if self._link else []
 
     def run(self, argv: Sequence[str], *, stdin: str = "", timeout_s: float) -> Outcome:
-        from cluster import ssh
 
         begin = time.monotonic()
         code, failure, hint, exchange = None, None, "", None
@@ -122,13 +121,13 @@ class FabricTransport:
             # exec: without it dash stays in between, takes the signals and turns the command's own into exit codes.
             exchange = _Exchange(self._session(begin + timeout_s), f"exec {shlex.join(argv)}", stdin)
             code = exchange.wait(begin + timeout_s)
-        except ssh.Unreachable as error:
+        except Unreachable as error:
             failure, hint = error.what, error.hint
         out, err = exchange.output() if exchange else ("", "")
         return Outcome(self.node, tuple(argv), code, out, err, time.monotonic() - begin, failure, hint)
 
     def _session(self, deadline: float) -> Any:
-        """A new channel, on the connection there is, or else on a new one. Nothing was sent yet. Raises ssh.Unreachable."""
+        """A new channel, on the connection there is, or else on a new one. Nothing was sent yet. Raises Unreachable."""
         from cluster import ssh
 
         with self._lock:
@@ -184,7 +183,7 @@ class _Exchange:
             into.append(data)
 
     def wait(self, deadline: float) -> int | None:
-        """The exit code; None at the deadline, when the command was told to end. Raises ssh.Unreachable when the connection is lost."""
+        """The exit code; None at the deadline, when the command was told to end. Raises Unreachable when the connection is lost."""
         from cluster import ssh
 
         ended = False

@@ -2,9 +2,11 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +77,30 @@ def test_it_checks_and_makes_a_table(user: User, receipt: Path) -> None:
     shown = user.invoke("table", str(receipt))
     assert shown.returncode == 0
     assert f"| {json.loads(receipt.read_text())['id']} |" in shown.stdout
+
+
+def test_the_command_of_the_server_is_in_the_receipt_without_its_paths(receipt: Path) -> None:
+    argv = json.loads(receipt.read_text())["system"]["argv"]
+    assert argv[1:3] == ["-m", "cluster.engines.llama_server"]
+    assert argv[argv.index("--model") + 1] == "SmolLM2-135M-Instruct.Q4_1.gguf"
+    assert argv[argv.index("--host") + 1] == "-"
+    assert argv[argv.index("--threads") + 1] == "1"
+    assert not [word for word in argv if "/" in word]
+
+
+def test_ctrl_c_during_a_measurement_leaves_the_server_alone(user: User, tmp_path: Path) -> None:
+    words = ["bench", "--phase", "long-context", "--runs", "3", "--out", str(tmp_path)]
+    child = subprocess.Popen([sys.executable, "-m", "invoke", *words], cwd=ROOT, env=user.env, stderr=subprocess.PIPE, text=True)
+    time.sleep(12)  # warm-up and probes take some 5 s, the first run's prefill alone 20
+    child.send_signal(signal.SIGINT)
+    _, said = child.communicate(timeout=60)
+    assert child.returncode == 3
+    assert "INVALID, kept apart" in said
+    assert "Traceback" not in said
+    (path,) = (tmp_path / "invalid").glob("*.json")
+    assert not json.loads(path.read_text())["valid"]
+    assert user.invoke("receipt.check", str(path)).returncode == 0
+    assert user.invoke("status").returncode == 0
 
 
 def test_ask_answers(user: User) -> None:

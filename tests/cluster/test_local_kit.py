@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -130,6 +131,15 @@ def test_restart_validates_before_it_stops(ready: Lab) -> None:
     assert (ready.record, ready.get("/health")[0]) == (before, 200)
 
 
+def test_restart_that_cannot_succeed_stops_nothing(ready: Lab) -> None:
+    before = ready.record
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        done = ready.run("restart", PORT=str(busy.getsockname()[1]))
+    assert done.returncode == 1
+    assert "is in use by pid" in done.stderr
+    assert (ready.record, ready.get("/health")[0]) == (before, 200)
+
+
 def test_logs(ready: Lab) -> None:
     log = Path(ready.record["log"]).read_text()
     assert ready.run("logs", "--lines", "100000").stdout == log
@@ -238,10 +248,11 @@ def started_pid(up: subprocess.Popen[str]) -> int:
     return int(line.split()[2].rstrip(","))
 
 
-def test_interrupted_up_leaves_nothing(stopped: Lab) -> None:
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_interrupted_up_leaves_nothing(stopped: Lab, how: signal.Signals) -> None:
     with stopped.begin("up") as up:
         pid = started_pid(up)
-        os.killpg(up.pid, signal.SIGINT)
+        os.killpg(up.pid, how)
         assert up.stderr
         assert up.stderr.read() == "interrupted\n"
     assert up.returncode == 1

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster import lifecycle, settings, status
+from cluster import lifecycle, session, settings, status
 from cluster.errors import LaunchError
+from cluster.probe import Probe
 from tests.cluster.support import Node, eventually, free_port, kill_session
 
 SERVE = "from http.server import *; import sys; HTTPServer(('127.0.0.1', int(sys.argv[1])), SimpleHTTPRequestHandler).serve_forever()"
@@ -72,19 +73,19 @@ def test_holder_with_our_dead_record_is_not_ours(node: Node) -> None:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[lifecycle.Cluster]:
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[session.Cluster]:
     """The local kit on a free port, its state in a folder of its own, nothing running."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    with lifecycle.opened(settings.load({"kit": "local", "port": str(free_port())}, {}, tmp_path / "none")) as opened:
+    with session.opened(settings.load({"kit": "local", "port": str(free_port())}, {}, tmp_path / "none")) as opened:
         yield opened
 
 
-def test_status_of_nothing(cluster: lifecycle.Cluster) -> None:
+def test_status_of_nothing(cluster: session.Cluster) -> None:
     seen = status.look(cluster)
     assert (seen.state, seen.process, seen.api, seen.engine, seen.detail, seen.ready) == ("stopped", False, False, None, "", False)
 
 
-def test_foreign_holder_is_named_and_left_alone(cluster: lifecycle.Cluster) -> None:
+def test_foreign_holder_is_named_and_left_alone(cluster: session.Cluster) -> None:
     port = cluster.effective.settings.port
     with subprocess.Popen([sys.executable, "-c", SERVE, str(port)], start_new_session=True) as stranger:
         try:
@@ -111,4 +112,4 @@ ENDINGS = {
 
 @pytest.mark.parametrize(("code", "words"), ENDINGS.items())
 def test_ending_in_words(code: int | None, words: str) -> None:
-    assert lifecycle.Probe("local", {"pid": 1}, (), code, False, None, False, (), None, None).ending() == words
+    assert Probe("local", {"pid": 1}, (), code, False, None, False, (), None, None).ending() == words
