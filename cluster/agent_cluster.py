@@ -18,6 +18,7 @@ import subprocess
 import time
 
 LABEL = "spark-lab.record"
+SILENT = "docker does not answer: "
 NOTHING = {"was_running": False, "left": [], "log": None, "log_lost": False}
 
 
@@ -97,7 +98,7 @@ def inspect(name):
     if code != 0 and "no such container" in err.lower():
         return None
     if code != 0:
-        raise SystemExit(f"docker does not answer: {err}")
+        raise SystemExit(f"{SILENT}{err}")
     found = json.loads(out)[0]
     text = (found["Config"].get("Labels") or {}).get(LABEL)
     return {"state": found["State"], "record": json.loads(text) if text else None, "image": found["Config"]["Image"]}
@@ -164,9 +165,12 @@ def docker_start(request):
 
 
 def docker_probe(request):
-    """As probe(), for a container. `gone`: docker itself does not answer."""
-    code, _, err = docker("version", "--format", "{{.Server.Version}}", timeout=10)
-    found = inspect(request["name"]) if code == 0 else None
+    """As probe(), for a container. `problem`: docker itself does not answer, so that nothing is known."""
+    found, problem = None, None
+    try:
+        found = inspect(request["name"])
+    except SystemExit as silent:
+        problem = str(silent).removeprefix(SILENT)
     record = found["record"] if found else None
     running = bool(record and found["state"]["Running"])
     port = request["port"] or (record or {}).get("port")
@@ -178,12 +182,14 @@ def docker_probe(request):
         "holder": port_holder(port) if port else None,
         "holder_is_ours": running,
         "tail": docker_tail(request["name"], request.get("lines", 12)) if record else [],
-        "problem": err or "docker does not answer" if code != 0 else None,
+        "problem": problem,
         "health": health(record["health_url"]) if running and record["health_url"] else None,
     }
 
 
 def docker_tail(name, lines):
+    if not lines:
+        return []
     code, out, err = docker("logs", "--tail", str(lines), name, timeout=20)
     return (out + ("\n" + err if err else "")).splitlines()[-lines:] if code == 0 else []
 

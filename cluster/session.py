@@ -53,7 +53,7 @@ class Cluster:
 
     def certain_probes(self) -> dict[str, Probe]:
         """A probe of every node. Raises LaunchError when one does not answer or its docker does not."""
-        probes, failures = self.probes()
+        probes, failures = self.probes(lines=0)
         broken = silent_docker(probes)
         if failures or broken:
             raise combined("looking at the nodes", [*failures.values(), *broken.values()])
@@ -61,7 +61,7 @@ class Cluster:
 
     def head_record(self) -> Mapping[str, Any] | None:
         """The record of a running rank 0, or None."""
-        probes, failures = self.probes()
+        probes, failures = self.probes(lines=0)
         if self.head in failures:
             raise failures[self.head]
         return probes[self.head].record if probes[self.head].running else None

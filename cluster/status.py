@@ -43,7 +43,7 @@ class Status:
 
 def look(cluster: Cluster, *, passive: bool = False) -> Status:
     """Ask every node, then the API; `passive` leaves out the one-token request of the third level."""
-    probes, failures = cluster.probes()
+    probes, failures = cluster.probes(lines=0)
     each = tuple(_rank(cluster, rank, probes.get(rank.role), failures.get(rank.role)) for rank in cluster.ranks)
     head = probes.get(cluster.head)
     process = all(rank.state == "running" for rank in each)
