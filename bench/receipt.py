@@ -157,7 +157,7 @@ def find(paths: Sequence[Path]) -> list[Path]:
     """
     missing = [str(path) for path in paths if not path.exists()]
     if missing:
-        raise BadRequest(f"no such receipt or folder: {', '.join(missing)}")
+        raise BadRequest(f"no such receipt or folder: {', '.join(missing)}\ntry: invoke bench (writes one)")
     found = [file for path in paths for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
     if not found:
         raise BadRequest(f"no receipt in {', '.join(map(str, paths))}\ntry: invoke bench")
