@@ -157,7 +157,7 @@ def docker_start(request):
     words = expanded(request["argv"][1:])
     label = ["--label", f"{LABEL}={json.dumps(record)}"]
     env = {**os.environ, **request["env"]}
-    code, out, err = docker(words[0], *label, *words[1:], timeout=120, env=env)
+    code, out, err = docker(words[0], *label, *words[1:], timeout=80, env=env)
     if code != 0:
         docker("rm", "--force", request["name"])  # a container that could not start stays behind as "created"
         raise SystemExit(err or out)

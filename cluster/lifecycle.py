@@ -58,13 +58,15 @@ def _start(cluster: Cluster, token: str, say: Say) -> Mapping[str, Any]:
     if cluster.effective.kit.engine == "llama":
         weights.fetch(weights.SMOLLM2, say)
     preflight.refuse(cluster.effective, cluster.nodes.stage(plan.stage("check")))
+    wait = Wait(cluster, token, say)
     try:
         answers: dict[str, Any] = {}
         for stage in plan.stages:
             if stage.name.startswith("start"):
+                wait.refresh(0)  # a stage may take most of the lock's time
                 answers |= cluster.nodes.stage(stage)
                 say(_started(cluster, {step.role: answers[step.role] for step in stage.steps}))
-        Wait(cluster, token, say).until_ready()
+        wait.until_ready()
     except BaseException as error:
         _take_back(cluster, error, say)
         raise

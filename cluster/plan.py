@@ -11,6 +11,7 @@ from cluster.ranks import Launch, Rank, launch, ranks, record
 from cluster.settings import Effective
 
 LOCK_TTL_S = 120
+START_LIMIT_S = 100  # less than the lock, which is refreshed before each stage
 STOP_GRACE_S = 30  # a headless vLLM rank needs 12 s to end its worker
 
 
@@ -99,7 +100,7 @@ def _check_step(rank: Rank, how: Launch) -> Step:
 
 def _start_step(rank: Rank, how: Launch, effective: Effective, boot: str) -> Step:
     more = {"argv": how.argv, "env": {**how.env, **how.secrets}, "cwd": how.cwd, "folders": how.folders}
-    return Step(rank.role, how.shown(), request(rank, "start", record=record(rank, effective, boot), **more), 180)
+    return Step(rank.role, how.shown(), request(rank, "start", record=record(rank, effective, boot), **more), START_LIMIT_S)
 
 
 def plan_up(effective: Effective, *, boot: str = "BOOT", token: str = "TOKEN", owner: str = "OWNER") -> Plan:

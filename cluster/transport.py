@@ -6,7 +6,7 @@ import shlex
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -206,21 +206,3 @@ def trust(target: SshTarget) -> tuple[str, ...]:
     from cluster import ssh
 
     return ssh.trust(target)
-
-
-def gather(calls: Mapping[str, Callable[[], T]]) -> dict[str, T | Exception]:
-    """Make all calls at once, a thread each, and return every result or error, by node, in the order of `calls`."""
-    results: dict[str, T | Exception] = {}
-
-    def make(node: str, call: Callable[[], T]) -> None:
-        try:
-            results[node] = call()
-        except Exception as error:
-            results[node] = error
-
-    threads = [threading.Thread(target=make, args=pair, daemon=True) for pair in calls.items()]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return {node: results.get(node, RuntimeError("the call was broken off")) for node in calls}

@@ -41,7 +41,7 @@ class Wait:
             raise LaunchError(f"not ready within {limit:g} s (READY_TIMEOUT)", node=head, ran=ran, tail=tails, hint="invoke logs")
 
     def _ready(self) -> bool:
-        self._refresh()
+        self.refresh()
         probes, failures = self.cluster.probes(lines=30)
         problems = {**failures, **silent_docker(probes)}
         for rank in self.cluster.ranks:
@@ -53,8 +53,9 @@ class Wait:
         self._tell(heard)
         return self.cluster.head in heard and heard[self.cluster.head].health == 200
 
-    def _refresh(self) -> None:
-        if self.token and time.monotonic() - self.refreshed > LOCK_TTL_S / 4:
+    def refresh(self, every_s: float = LOCK_TTL_S / 4) -> None:
+        """Keep the launch lock, unless that was done less than `every_s` seconds ago."""
+        if self.token and time.monotonic() - self.refreshed > every_s:
             self.cluster.nodes.run(lock_step(rank, self.token, owner()) for rank in self.cluster.ranks)
             self.refreshed = time.monotonic()
 

@@ -7,6 +7,8 @@ Follows the public recipe's command lines (two, three, four nodes) as far as the
 - `disable_eagle_block_drop` in the dflash config: 0.32 counts dflash as EAGLE and else drops a prefix block in every group;
 - without speculation the CUDA graph sizes are vLLM's own: the recipe kept those of mtp for it; with mtp every n (k + 1) is listed;
 - the API key travels as a variable by name on rank 0 only: the recipe's three- and four-node scripts put its value in argv;
+- three ranks: the drafter is served as it is with its own TP 1, where the recipe mounts a copy whose config is padded to 36/9 heads,
+  and the padded-head files of the model must be in the image (TP3_OVERLAY); neither is proven here;
 - `--init` and our labels on the container; `--stop-timeout 60` stays (a headless rank needs 12 s).
 """
 

@@ -1,5 +1,6 @@
 """FabricTransport against real ssh servers: what arrives, what comes back, and what is said when the node is not reached."""
 
+import concurrent.futures
 import json
 import os
 import shutil
@@ -8,14 +9,12 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from cluster.errors import LaunchError
-from cluster.transport import FabricTransport, Outcome, gather
+from cluster.transport import FabricTransport, Outcome
 from tests.cluster.sshd import Client, Sshd, find_sshd, new_client, reached, run, two_servers
 from tests.cluster.support import Node, command_lines, eventually, lives
 
@@ -129,7 +128,9 @@ def test_the_connection_is_kept_between_commands(node: FabricTransport) -> None:
 
 def test_two_threads_may_use_one_transport(node: FabricTransport) -> None:
     calls = {str(n): lambda n=n: node.run(["echo", str(n)], timeout_s=30).stdout for n in range(6)}
-    assert gather(calls) == {str(n): f"{n}\n" for n in range(6)}
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        results = dict(zip(calls, pool.map(lambda call: call(), calls.values()), strict=True))
+    assert results == {str(n): f"{n}\n" for n in range(6)}
 
 
 def test_a_connection_lost_in_mid_command_is_told_at_once(client: Client, node: FabricTransport) -> None:
@@ -214,27 +215,6 @@ def test_the_time_limit_covers_connecting(client: Client) -> None:
 
 
 # Several nodes, and what it costs to have this at all
-
-
-def test_gather_returns_every_outcome_in_order(client: Client) -> None:
-    def broken() -> Outcome:
-        raise LaunchError("no")
-
-    def slow() -> Outcome:
-        time.sleep(0.2)
-        return run(client.target())
-
-    results = gather({"a": slow, "b": broken, "c": lambda: run(client.target(client.servers[1]))})
-    assert list(results) == ["a", "b", "c"]
-    assert isinstance(results["a"], Outcome)
-    assert isinstance(results["b"], LaunchError)
-    assert isinstance(results["c"], Outcome)
-
-
-def test_gather_runs_at_the_same_time() -> None:
-    begin = time.monotonic()
-    gather({str(n): lambda: time.sleep(0.3) for n in range(4)})
-    assert time.monotonic() - begin < 1
 
 
 def test_fabric_is_not_imported_before_it_is_needed() -> None:

@@ -1,0 +1,67 @@
+"""Steps on several nodes at once: every outcome is gathered, and one failure names all that failed."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from cluster.errors import LaunchError
+from cluster.execute import Nodes, Results
+from cluster.plan import Stage, Step
+from cluster.transport import LocalTransport, Outcome
+
+ROLES = ("head", "worker", "worker2")
+
+
+@pytest.fixture
+def nodes() -> Nodes:
+    return Nodes({role: LocalTransport(role) for role in ROLES}, "python3")
+
+
+def step(role: str, folder: Path, action: str = "probe", timeout_s: float = 20) -> Step:
+    request = {"action": action, "name": "x", "run_dir": str(folder / role), "port": None, "token": "t", "owner": "o", "ttl_s": 1}
+    return Step(role, f"{action} on {role}", request, timeout_s)
+
+
+def test_every_node_is_asked_and_the_good_answers_survive_a_bad_one(nodes: Nodes, tmp_path: Path) -> None:
+    results = nodes.run([step("head", tmp_path), step("worker", tmp_path, "dance"), step("worker2", tmp_path)])
+    assert sorted(results.answers) == ["head", "worker2"]
+    assert [results.answers[role]["record"] for role in ("head", "worker2")] == [None, None]
+    assert list(results.failures) == ["worker"]
+    assert str(results.failures["worker"]).startswith("worker: the node agent could not dance x (exit 1)")
+
+
+def test_one_failure_names_every_node_that_failed(nodes: Nodes, tmp_path: Path) -> None:
+    stage = Stage("dancing", tuple(step(role, tmp_path, "dance") for role in ("head", "worker")))
+    with pytest.raises(LaunchError) as caught:
+        nodes.stage(stage)
+    text = str(caught.value)
+    assert text.startswith("stage 'dancing' failed for 2 reasons")
+    assert "head: the node agent" in text
+    assert "worker: the node agent" in text
+    assert "ran: dance on worker" in text
+
+
+def test_a_single_failure_stays_as_it_is() -> None:
+    alone = LaunchError("no", node="worker")
+    with pytest.raises(LaunchError) as caught:
+        Results({}, {"worker": alone}).all_or_raise("anything")
+    assert caught.value is alone
+
+
+def test_steps_run_at_the_same_time(tmp_path: Path) -> None:
+    class Slow(LocalTransport):
+        def run(self, argv: Sequence[str], *, stdin: str = "", timeout_s: float) -> Outcome:
+            time.sleep(0.5)
+            return super().run(argv, stdin=stdin, timeout_s=timeout_s)
+
+    nodes = Nodes({role: Slow(role) for role in ROLES}, "python3")
+    begin = time.monotonic()
+    assert len(nodes.run(step(role, tmp_path) for role in ROLES).answers) == 3
+    assert time.monotonic() - begin < 1.4
+
+
+def test_a_step_that_takes_too_long_is_a_failure(nodes: Nodes, tmp_path: Path) -> None:
+    results = nodes.run([step("head", tmp_path, timeout_s=0.001)])
+    assert "timed out" in str(results.failures["head"])
