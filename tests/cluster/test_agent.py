@@ -274,8 +274,7 @@ class Watching:
         self.shown.append(command_lines())
         return outcome
 
-    def close(self) -> None:
-        """Nothing is open."""
+    def close(self) -> None: ...
 
 
 def test_secret_is_only_in_the_environment(node: Node) -> None:

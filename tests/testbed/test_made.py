@@ -10,11 +10,7 @@ from array import array
 from pathlib import Path
 from typing import Any, cast
 
-import pytest
-
 from tests.testbed import image, model, vllm_env
-from tests.testbed.host import Host
-from tests.testbed.try_two_ranks import Job
 
 WEIGHTS_SHA256 = "40bbdae4cdf115a9d8ba908276dc72c6a66fc941ab3da0fd31fb1c6b389200e4"  # read off once, seed 0
 
@@ -72,16 +68,3 @@ def test_a_finished_environment_is_taken_as_it_is(tmp_path: Path) -> None:
     env = vllm_env.ensure(tmp_path)
     assert (env.vllm, env.seconds) == (tmp_path / "bin/vllm", {"torch": 16.2})
     assert os.listdir(tmp_path) == ["spark-testbed.json"]
-
-
-def test_ranks_differ_only_in_what_is_a_ranks_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    hosts = [Host(1, Path("/state")), Host(2, Path("/state"))]
-    job = Job(hosts, vllm_env.VllmEnv(Path("/env"), {}), Path("/model"))
-    head, worker = job.docker_run(0), job.docker_run(1)
-    assert [word for word in worker if word not in head] == [
-        "VLLM_HOST_IP=10.77.0.2",
-        "VLLM_CPU_OMP_THREADS_BIND=1",
-        "1",
-        "--headless",
-    ]
