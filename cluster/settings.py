@@ -18,7 +18,7 @@ from typing import Any
 
 import pydantic
 
-from cluster import dotenv, kits
+from cluster import dotenv, kits, recipe
 from cluster.errors import BadSettings
 from cluster.fields import AllSettings, Settings
 
@@ -29,16 +29,6 @@ FIELDS: Mapping[str, pydantic.fields.FieldInfo] = AllSettings.model_fields
 NAMES = {name.upper(): name for name in FIELDS}
 # The public recipe's name -> ours, where one name covers what is a setting of each node here.
 ALIASES = {"HF_HOME": "HEAD_HF_HOME", "CACHE_ROOT": "HEAD_CACHE_ROOT"}
-# Names of the public recipe that have nothing to do here. A file that holds them keeps working; each is noted once.
-RETIRED = {
-    "EXPECTED_SHARDS": "the number of shards is read from the checkpoint's index",
-    "MODEL_CACHE_NAME": "the cache folder follows from MODEL",
-    "DFLASH_CACHE_NAME": "the cache folder follows from DFLASH_MODEL",
-    "GLM53_LOAD_CLONE": "vLLM 0.32 loads without that patch",
-    "GLM53_LOAD_PREFETCH": "vLLM 0.32 loads without that patch",
-    "SKIP_OVERLAY_VERIFY": "there are no patches to verify",
-    "TAIL": "invoke logs --follow",
-}
 
 
 def is_secret(field: str) -> bool:
@@ -121,10 +111,13 @@ def _dotenv_layer(path: Path, environ: Mapping[str, str]) -> tuple[Layer, tuple[
         raise BadSettings(f"cannot read {path.name}: {error}") from error
     entries = dotenv.parse(text, environ, path.name)
     sources = {entry.name: f"{path.name} line {entry.line}" for entry in entries}
-    retired = tuple(f"{sources[name]}: {name} has no effect here: {RETIRED[name]}" for name in sources if name in RETIRED)
-    kept = {entry.name: entry.value for entry in entries if entry.name not in RETIRED}
+    unknown = [name for name in sources if name not in NAMES and name not in ALIASES]
+    why = {name: reason for name in unknown if (reason := recipe.retired(name))}
+    notes = tuple(f"{sources[name]}: {name} has no effect here: {reason}" for name, reason in why.items())
+    kept = recipe.passed_on({entry.name: entry.value for entry in entries if entry.name not in why})
+    sources.setdefault(recipe.EXTRA, path.name)  # where only variables of the overlay were moved into it
     _refuse_unknown(kept, sources)
-    return Layer(kept, sources), retired
+    return Layer(kept, sources), notes
 
 
 def _refuse_unknown(names: Mapping[str, Any], where: Mapping[str, str]) -> None:
