@@ -39,11 +39,6 @@ def _fetch(server: Server, path: str, body: Any = None, timeout_s: float = 5) ->
         return 0, str(getattr(error, "reason", error))
 
 
-def api_answers(server: Server) -> bool:
-    """Level 2: GET /health is 200."""
-    return _fetch(server, "/health")[0] == 200
-
-
 def engine_answers(server: Server, timeout_s: float = 20) -> bool:
     """Level 3: one token can be generated. A server with a dead engine often still answers /health."""
     body = {"model": server.model, "prompt": "1", "max_tokens": 1, "temperature": 0}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cluster import weights
+from cluster import kits, weights
 from cluster.fields import NodeSettings, Settings
 from cluster.kits import Kit
 from cluster.settings import ROOT, Effective
@@ -80,11 +79,6 @@ def launch(rank: Rank) -> Launch:
     return Launch(rank, "process", (command, *vllm.serve(rank)), env, secrets, vllm.cache_folders(rank))
 
 
-def python_of(rank: Rank) -> str:
-    """The interpreter that runs the node agent: this one for the local kit, else the node's own."""
-    return sys.executable if rank.kit.topology == "single" else "python3"
-
-
 def record(rank: Rank, effective: Effective, boot: str) -> dict[str, Any]:
     """What is remembered of a started rank, on its node. Holds no secret."""
     from cluster.engines import llama
@@ -92,7 +86,8 @@ def record(rank: Rank, effective: Effective, boot: str) -> dict[str, Any]:
     settings, kit = effective.settings, effective.kit
     listens = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
     address = listens if kit.topology == "single" else settings.node("head").ip
-    served: dict[str, Any] = {"source": settings.model, "revision": settings.model_revision}
+    licence = next((pack.licence for pack in kits.checkpoints().values() if pack.repo == settings.model), None)
+    served: dict[str, Any] = {"source": settings.model, "revision": settings.model_revision, "licence": licence}
     if kit.engine == "llama":
         served = {"source": weights.SMOLLM2.requirement, "file": weights.SMOLLM2.file_name, "sha256": weights.SMOLLM2.sha256}
     return {

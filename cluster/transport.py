@@ -114,7 +114,6 @@ class FabricTransport:
         return self._link.notes if self._link else []
 
     def run(self, argv: Sequence[str], *, stdin: str = "", timeout_s: float) -> Outcome:
-
         begin = time.monotonic()
         code, failure, hint, exchange = None, None, "", None
         try:

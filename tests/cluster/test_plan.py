@@ -75,6 +75,16 @@ def test_no_variable_is_ever_empty() -> None:
             assert "" not in vllm.container_environment(rank).values()
 
 
+def test_the_public_checkpoints_are_data_and_the_default_is_one_of_them() -> None:
+    packs = kits.checkpoints()
+    assert {name: pack.licence for name, pack in packs.items()} == {"tensorfold": "Apache-2.0", "tr3": "ShapleyMCG 1.0 (attribution)"}
+    served = effective("spark2").settings
+    assert (served.model, served.model_revision) == (packs["tensorfold"].repo, packs["tensorfold"].revision)
+    start = plan_up(effective("spark2", MODEL=packs["tr3"].repo, MODEL_REVISION=packs["tr3"].revision)).stage("start rank 0").steps[0]
+    assert start.request["record"]["weights"]["licence"] == "ShapleyMCG 1.0 (attribution)"
+    assert f"models--Mia-AiLab--GLM-5.3-Flash-EXL3-TR3-4bpw/snapshots/{packs['tr3'].revision}" in start.shown
+
+
 def test_the_public_two_node_command_line() -> None:
     """The public recipe's rank 0 words (facts in the docstring of engines/vllm.py), each with the value it has there."""
     words = vllm.serve(ranks(effective("spark2"))[0])

@@ -15,23 +15,10 @@ from pathlib import Path
 import pytest
 
 from cluster.transport import FabricTransport, Outcome
-from tests.cluster.sshd import Client, Sshd, find_sshd, new_client, reached, run, two_servers
+from tests.cluster.sshd import Client, find_sshd, reached, run
 from tests.cluster.support import Node, command_lines, eventually, lives
 
 ECHO = "import sys; sys.stdout.write(sys.stdin.read())"
-Servers = tuple[Path, tuple[Sshd, Sshd]]
-
-
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    yield from two_servers(tmp_path_factory.mktemp("sshd"))
-
-
-@pytest.fixture
-def client(servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Client:
-    monkeypatch.setenv("HOME", str(tmp_path / "me"))
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    return new_client(tmp_path / "me", *servers)
 
 
 @pytest.fixture

@@ -11,23 +11,8 @@ import pytest
 
 from cluster.errors import LaunchError
 from cluster.transport import FabricTransport, SshTarget, trust
-from tests.cluster.sshd import Client, Sshd, make_key, new_client, public, reached, run, two_servers
+from tests.cluster.sshd import Client, make_key, public, reached, run
 from tests.cluster.support import eventually
-
-Servers = tuple[Path, tuple[Sshd, Sshd]]
-
-
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    yield from two_servers(tmp_path_factory.mktemp("sshd"))
-
-
-@pytest.fixture
-def client(servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Client:
-    monkeypatch.setenv("HOME", str(tmp_path / "me"))
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    return new_client(tmp_path / "me", *servers)
-
 
 # Host keys
 
