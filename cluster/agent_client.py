@@ -14,18 +14,21 @@ from cluster.errors import DOCKER_HINT
 from cluster.transport import Transport
 
 _PARTS = ("agent.py", "agent_cluster.py")
+# Parts that only some actions need, by the first word of the action: what every call sends stays small.
+_MORE = {"weights": "agent_weights.py", "images": "agent_images.py", "facts": "agent_facts.py"}
 
 
 @functools.cache
-def _source() -> str:
-    return "\n".join(Path(__file__).with_name(name).read_text() for name in _PARTS)
+def _source(topic: str) -> str:
+    more = [_MORE[topic]] if topic in _MORE else []
+    return "\n".join(Path(__file__).with_name(name).read_text() for name in (*_PARTS, *more))
 
 
 def ask_agent(
     transport: Transport, request: Mapping[str, Any], *, python: str = sys.executable, timeout_s: float = 30, shown: str = ""
 ) -> dict[str, Any]:
     """The agent's answer to one request. `shown` is what to call the command in a failure. Raises LaunchError."""
-    program = f"{_source()}\nraise SystemExit(main(json.loads({json.dumps(json.dumps(request))})))\n"
+    program = f"{_source(request['action'].partition('_')[0])}\nraise SystemExit(main(json.loads({json.dumps(json.dumps(request))})))\n"
     outcome = transport.run([python, "-"], stdin=program, timeout_s=timeout_s)
     if outcome.code != 0:
         verb = request["action"].removeprefix("docker_").removeprefix("rank_")
