@@ -26,13 +26,30 @@ def _share(amount: int, tokens: int, whole: int) -> int:
 
 
 class Counters:
-    """Totals of the server. Mutable; one event loop only."""
+    """Totals of the server. Mutable; one event loop only. Work is done at a scrape, not at each send."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
         self._scrapes = 0
-        self.total: Counter[str] = Counter()
-        self.running = 0
+        self._ended: Counter[str] = Counter()
+        self._meters: set[Meter] = set()
+
+    @property
+    def running(self) -> int:
+        return sum(meter.running for meter in self._meters)
+
+    @property
+    def total(self) -> Counter[str]:
+        return sum((meter.moved() for meter in self._meters), self._ended)
+
+    def start(self, meter: "Meter") -> None:
+        self._meters.add(meter)
+
+    def end(self, meter: "Meter") -> None:
+        """Fold a finished request in, so that a scrape does not grow with the number of requests."""
+        if meter in self._meters:
+            self._meters.remove(meter)
+            self._ended += meter.moved()
 
     def text(self) -> str:
         """The scrape. Raises ValueError where the scenario has no metrics."""
@@ -58,26 +75,27 @@ class Counters:
 
 
 class Meter:
-    """One request's part in the counters. Call `advance` before the bytes leave: a client that has read a token (or
-    the end) then never scrapes an older state."""
+    """One request's part in the counters. Set `tokens` before the bytes leave: a client that has read a token (or the
+    end) then never scrapes an older state. None: nothing has been sent yet, not even the prompt counts."""
 
     def __init__(self, counters: Counters, reply: Reply) -> None:
         self._counters, self._reply = counters, reply
-        self._whole = reply.tokens  # summed once: it is too slow for each send
-        self._before: Counter[str] = Counter()
-        self._open = True
-        counters.running += 1
+        self._whole = reply.tokens
+        self.tokens: int | None = None
+        self.running = True
+        counters.start(self)
 
-    def advance(self, tokens: int) -> None:
-        now = moved(self._reply, tokens, self._whole)
-        for name, value in now.items():
-            self._counters.total[name] += value - self._before[name]
-        self._before = now
+    def moved(self) -> Counter[str]:
+        return Counter() if self.tokens is None else moved(self._reply, self.tokens, self._whole)
 
     def close(self) -> None:
-        """The request no longer runs; may be called twice."""
-        self._counters.running -= self._open
-        self._open = False
+        """The request no longer runs, though bytes may follow."""
+        self.running = False
+
+    def end(self) -> None:
+        """Nothing follows."""
+        self.running = False
+        self._counters.end(self)
 
 
 def _vllm(counters: Counters, scenario: Scenario) -> Iterator[str]:

@@ -85,6 +85,11 @@ def compact(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
+def request_id(request: int) -> bytes:
+    """How the start of each event names its request."""
+    return f'"id":"chatcmpl-{request}"'.encode()
+
+
 def _head(model: str, request: int) -> dict[str, Any]:
     return {"id": f"chatcmpl-{request}", "object": "chat.completion.chunk", "created": CREATED, "model": model}
 

@@ -13,19 +13,23 @@ from typing import Any
 from tests.fakes import render
 from tests.fakes.builders import error_body, model_not_found
 from tests.fakes.counters import Counters, Meter
-from tests.fakes.framing import Piece, pieces
+from tests.fakes.framing import Piece
+from tests.fakes.rendered import Rendered
 from tests.fakes.link import Link, Request
-from tests.fakes.records import EndRecord, Log, RequestRecord, SendRecord
+from tests.fakes.records import EndRecord, Log, RequestRecord
 from tests.fakes.script import Cut, Reply, Scenario, Stall, Wait
+from tests.fakes.wheel import Wheel
 
 EVENT_STREAM = {"Content-Type": "text/event-stream; charset=utf-8", "Transfer-Encoding": "chunked"}
 
 
 class Server:
-    """Plays one scenario and records to `log`. `faulty` turns True at an error of the server's own."""
+    """Plays one scenario and records to `log`. `faulty` turns True at an error of the server's own. Made in the running loop."""
 
     def __init__(self, scenario: Scenario, log: Log) -> None:
         self.scenario, self.log = scenario, log
+        self.wheel = Wheel()
+        self.rendered = Rendered(scenario)
         self.counters = Counters(scenario)
         self.faulty = False
         self._requests, self._connections = itertools.count(), itertools.count()
@@ -119,6 +123,7 @@ class Play:
 
     def __init__(self, server: Server, link: Link, what: tuple[int, Reply, str, int]) -> None:
         self._log, self._counters, self._link = server.log, server.counters, link
+        self._wheel, self._rendered = server.wheel, server.rendered
         self._index, self._reply, self._model, self._start_ns = what
         self._tokens = 0
         self._head = b""
@@ -142,13 +147,15 @@ class Play:
             self._ended("client_gone" if gone else "stopped")
             raise
         finally:
-            self._meter.close()
+            self._meter.end()
+            if not self._counters.running:
+                self._log.flush()
 
     async def _stream(self) -> str:
         self._head = head(200, EVENT_STREAM | dict(self._reply.headers))
         if self._reply.early_head:
             await self._link.send(self._take_head())
-        for piece in pieces(render.events(self._reply, self._model, self._index), self._reply.framing):
+        for piece in self._rendered.pieces(self._reply, self._model, self._index):
             await self._sleep(piece.due_s)
             action = piece.done[-1].action if piece.done else None
             if action:
@@ -158,9 +165,10 @@ class Play:
 
     async def _send(self, piece: Piece) -> None:
         if piece.done:
-            self._meter.advance(piece.done[-1].tokens)
-        if any(event.kind in ("done", "end") for event in piece.done):
-            self._meter.close()
+            self._meter.tokens = piece.done[-1].tokens
+        for event in piece.done:
+            if event.kind in ("done", "end"):
+                self._meter.close()
         now = await self._link.send(self._take_head() + http_chunk(piece.data))
         for event in piece.done:
             self._sent(event, now)
@@ -190,7 +198,7 @@ class Play:
         await self._sleep(last.due_s)
         if last.action:
             return await self._act(last.action, last)
-        self._meter.advance(last.tokens)
+        self._meter.tokens = last.tokens
         self._meter.close()
         data = whole(200, render.merged(self._reply, self._model, self._index), self._reply.headers)
         now = await self._link.send(data)
@@ -203,14 +211,13 @@ class Play:
 
     async def _sleep(self, due_s: float) -> None:
         """Always lets the other streams run, also where the time has passed."""
-        await asyncio.sleep(max(0.0, (self._start_ns - time.monotonic_ns()) / 1e9 + due_s))
+        await self._wheel.until(self._start_ns + round(due_s * 1e9))
 
     def _sent(self, event: render.Event, now_ns: int) -> None:
         self._tokens = event.tokens
         if event.kind != "end":
             due_ns = self._start_ns + round(event.due_s * 1e9)
-            what = (event.step, event.kind, event.tokens, due_ns, now_ns, len(event.data))
-            self._log.add(SendRecord(self._index, *what))
+            self._log.sent((self._index, event.step, event.kind, event.tokens, due_ns, now_ns, len(event.data)))
 
     def _ended(self, outcome: str) -> None:
         self._log.add(EndRecord(self._index, outcome, self._tokens, time.monotonic_ns()))

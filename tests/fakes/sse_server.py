@@ -10,11 +10,9 @@ By hand: `python -m tests.fakes.sse_server --scenario FILE.json --port 0 --log D
 import argparse
 import asyncio
 import contextlib
-import ctypes
 import gc
 import os
 import select
-import selectors
 import signal
 import subprocess
 import sys
@@ -33,7 +31,6 @@ from tests.fakes.server import Server
 ROOT = Path(__file__).parents[2]
 START_S = 20.0
 ANSWER_S = 10.0
-PR_SET_TIMERSLACK = 29
 T = TypeVar("T", RequestRecord, SendRecord, EndRecord)
 
 
@@ -153,6 +150,7 @@ async def _main(scenario: Scenario, log: Log, options: argparse.Namespace) -> in
 
     def stdin() -> None:
         data = os.read(0, 4096)
+        log.flush()
         os.write(1, b"synced\n" * data.count(b"\n"))
         if not data:
             loop.remove_reader(0)
@@ -171,6 +169,8 @@ async def _main(scenario: Scenario, log: Log, options: argparse.Namespace) -> in
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+    server.wheel.close()
+    log.flush()
     return int(server.faulty)
 
 
@@ -183,11 +183,7 @@ def main() -> int:
     options = parser.parse_args()
     scenario = codec.from_json(options.scenario.read_text(encoding="utf-8"))
     options.log.mkdir(parents=True, exist_ok=True)
-    # epoll rounds timeouts up to whole milliseconds; select takes microseconds, and the kernel adds 50 us of slack to
-    # each unless told not to.
-    ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
-    loop = asyncio.SelectorEventLoop(selectors.SelectSelector())
-    return loop.run_until_complete(_main(scenario, Log(options.log), options))
+    return asyncio.run(_main(scenario, Log(options.log), options))
 
 
 if __name__ == "__main__":
