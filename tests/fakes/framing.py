@@ -2,8 +2,8 @@
 
 import random
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from tests.fakes.render import Event
 
@@ -11,8 +11,7 @@ Cuts = Callable[[int, int], Iterable[int]]
 Size = Callable[[], int]
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """One HTTP chunk = one send, at `due_s`. `done` = the events whose last byte it holds; `data` may be empty."""
 
     due_s: float

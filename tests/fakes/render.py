@@ -7,7 +7,7 @@ import base64
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.fakes.codec import kind
 from tests.fakes.script import (
@@ -34,8 +34,7 @@ from tests.fakes.script import (
 CREATED = 1_760_000_000
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """One step as it goes out, `due_s` after arrival; `tokens` cumulative with it; `data` without HTTP framing."""
 
     step: int

@@ -1,7 +1,6 @@
 """Replies made into pieces once, before the first request: rendering 64 long replies on arrival would delay their first tokens."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from tests.fakes import render
 from tests.fakes.framing import Piece, pieces
@@ -37,4 +36,4 @@ class Rendered:
 def _renumbered(piece: Piece, own_id: bytes) -> Piece:
     """The id stands at the start of each event, before any text of the script."""
     data = piece.data.replace(_ANY_ID, own_id, 1)
-    return Piece(piece.due_s, data, (replace(piece.done[0], data=data),))
+    return Piece(piece.due_s, data, (piece.done[0]._replace(data=data),))
