@@ -11,9 +11,10 @@ from typing import Any, TextIO
 
 from bench.errors import BadRequest, BenchError
 from bench.measure import measure
+from bench.openai_stream import stream
 from bench.receipt import System
+from bench.request import Deadlines, Request
 from bench.run import find_target
-from bench.stream import Deadlines, Request, stream
 from bench.trace import Trace
 
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"

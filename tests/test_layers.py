@@ -17,7 +17,8 @@ GLUE = {"cluster": {"cli"}, "bench": {"cli", "cluster"}, "ablit": {"cli", "bench
 DOORS = {
     "fabric": {"cluster/ssh.py"},
     "huggingface_hub": {"cluster/weights.py"},
-    "openai": {"bench/stream.py"},
+    "openai": {"bench/openai_stream.py"},
+    "uvloop": {"bench/lean.py"},
     "pandas": {"bench/table.py"},
     "matplotlib": {"bench/plot.py"},
     "xllamacpp": {"cluster/engines/llama_server.py"},
