@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import ssl
 import sys
 import time
@@ -69,7 +70,7 @@ async def stream(
     except Exception as error:  # connecting fails in many ways: name, route, refusal, certificate, time
         if recording.listener_failed:
             raise  # its reader has gone
-        return recording.trace(f"broken off after 0 chunks: no connection to {where.host}:{where.port}: {error or type(error).__name__}")
+        return recording.trace(f"broken off after 0 chunks: no connection to {where.host}:{where.port}: {_why(error)}")
     finally:
         recording.close()
     return recording.trace(recording.error)
@@ -321,6 +322,12 @@ class _Recording(asyncio.Protocol):
 
     def _broken(self, error: Exception) -> str:
         return f"broken off after {len(self.columns.at_ns)} chunks: {type(error).__name__}: {str(error)[:200]}"
+
+
+def _why(error: Exception) -> str:
+    """The system's own words for an error number: the event loops wrap them differently."""
+    number = getattr(error, "errno", None)
+    return os.strerror(number) if isinstance(number, int) and number > 0 else str(error) or type(error).__name__
 
 
 def _refusal(response: Response, body: bytes) -> str:

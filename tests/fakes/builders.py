@@ -61,6 +61,13 @@ def bursts(timeline: Iterable[tuple[float, int]], usage: UsageMode = "final", mo
     return steps + _tail(usage, more)
 
 
+def smoothed(tokens: int, burst: int, step_s: float, usage: UsageMode = "final", more: More | None = None) -> list[Step]:
+    """An engine that makes `burst` tokens each `step_s`, behind a playout buffer that lets them out one by one at an even pace:
+    each token of a step waits its share of the next step, so the client sees single tokens and no bursts."""
+    gap_s = step_s / burst
+    return bursts([(step_s if i == 0 else gap_s, 1) for i in range(tokens)], usage, more)
+
+
 def _chunk(text: str, size: int, sent: int, how: tuple[UsageMode, More]) -> Step:
     mode, more = how
     usage: Auto | None = "auto" if mode == "per-chunk" else None

@@ -14,9 +14,9 @@ from tests.fakes import render
 from tests.fakes.builders import error_body, model_not_found
 from tests.fakes.counters import Counters, Meter
 from tests.fakes.framing import Piece
-from tests.fakes.rendered import Rendered
 from tests.fakes.link import Link, Request
 from tests.fakes.records import EndRecord, Log, RequestRecord
+from tests.fakes.rendered import Rendered
 from tests.fakes.script import Cut, Reply, Scenario, Stall, Wait
 from tests.fakes.wheel import Wheel
 
