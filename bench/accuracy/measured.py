@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -187,7 +188,7 @@ def relative(found: float | None, true: float | None) -> float:
 
 def _gaps(trace: Trace) -> list[float]:
     times = [trace.t_s[at] for at in trace.token_chunks()]
-    return [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    return [later - earlier for earlier, later in itertools.pairwise(times)]
 
 
 def _read_lag(seen: Seen, sents: Sequence[Sent]) -> list[float] | None:

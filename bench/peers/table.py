@@ -1,0 +1,105 @@
+"""The peers receipt and its tables in markdown. Pure."""
+
+from __future__ import annotations
+
+from bench.peers.judged import FIGURES, Figure, Verdict
+from bench.peers.runs import Row
+from bench.trace import Fact
+
+_NAMES: dict[Figure, str] = {
+    "ttft_ms": "TTFT, ms",
+    "tpot_ms": "time per token, ms",
+    "tokens": "tokens per request",
+    "decode_tok_s": "decode, tok/s",
+    "output_tok_s": "output, tok/s",
+}
+
+
+class Cost(Fact):
+    """CPU time per 1,000 one-token chunks of one tool: from the difference of a long and a short run, so that its start costs nothing."""
+
+    peer: str
+    streams: int
+    gap_s: float
+    cpu_s_per_1000: float | None
+    failure: str | None = None
+
+
+class Receipt(Fact):
+    """rows: scripted server; live: a real server, no truth known; costs: CPU under load."""
+
+    kind: str = "spark-lab peers 1"
+    created_utc: str
+    command: str
+    python: str
+    cores: int
+    load_before: float
+    rows: tuple[Row, ...] = ()
+    live: tuple[Row, ...] = ()
+    costs: tuple[Cost, ...] = ()
+
+
+def table(receipt: Receipt) -> str:
+    """One line per tool and case: each figure with its error against the truth; **bold** is wrong, - is not reported."""
+    lines = [
+        "| tokens per chunk | usage | tool | " + " | ".join(_NAMES[figure] for figure in FIGURES) + " |",
+        "|---|---|---|" + "---|" * len(FIGURES),
+    ]
+    for row in receipt.rows:
+        if row.verdicts and row.peer == receipt.rows[0].peer:
+            true = " | ".join(_number(verdict.true) for verdict in row.verdicts)
+            lines.append(f"| {row.per_chunk} | {row.usage} | *the truth* | {true} |")
+        lines.append(f"| {row.per_chunk} | {row.usage} | {_tool(row)} | {_cells(row)} |")
+    return "\n".join(lines)
+
+
+def live_table(receipt: Receipt) -> str:
+    """What each tool reports of the real server."""
+    lines = ["| tool | " + " | ".join(_NAMES[figure] for figure in FIGURES) + " |", "|---|" + "---|" * len(FIGURES)]
+    for row in receipt.live:
+        said = row.said
+        cells = " | ".join(_number(getattr(said, figure)) for figure in FIGURES) if said else _failed(row)
+        lines.append(f"| {_tool(row)} | {cells} |")
+    return "\n".join(lines)
+
+
+def cost_table(receipt: Receipt) -> str:
+    lines = ["| tool | streams | gap, ms | CPU s per 1,000 tokens |", "|---|---|---|---|"]
+    for cost in receipt.costs:
+        value = f"failed: {cost.failure}" if cost.cpu_s_per_1000 is None else f"{cost.cpu_s_per_1000:.4f}"
+        lines.append(f"| {cost.peer} | {cost.streams} | {cost.gap_s * 1000:g} | {value} |")
+    return "\n".join(lines)
+
+
+def wrong(receipt: Receipt) -> dict[str, tuple[int, int]]:
+    """Tool -> (figures that were wrong, figures that it reported)."""
+    found: dict[str, tuple[int, int]] = {}
+    for row in receipt.rows:
+        bad, all_ = found.get(row.peer, (0, 0))
+        said = [verdict for verdict in row.verdicts if verdict.said is not None]
+        found[row.peer] = (bad + sum(verdict.wrong for verdict in said), all_ + len(said))
+    return found
+
+
+def _tool(row: Row) -> str:
+    return f"{row.peer} {row.version}".strip()
+
+
+def _cells(row: Row) -> str:
+    return " | ".join(_cell(verdict) for verdict in row.verdicts) if row.verdicts else _failed(row)
+
+
+def _failed(row: Row) -> str:
+    words = " ".join((row.failure or "no figure").split()).replace("|", "/")[:160]
+    return f"failed: {words} |" + " |" * (len(FIGURES) - 2) + " "
+
+
+def _cell(verdict: Verdict) -> str:
+    if verdict.said is None or verdict.error is None:
+        return "-"
+    text = f"{_number(verdict.said)} ({verdict.error:+.1%})"
+    return f"**{text}**" if verdict.wrong else text
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}" if value < 1000 else f"{value:.0f}"
