@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.peers import aiperf, guidellm, llama_benchy, ours, vllm_bench
 from bench.peers.peer import Peer
-from bench.peers.runs import Case, Row, live, row
+from bench.peers.runs import Case, Row, Server, live, row
 from bench.peers.table import Cost, Receipt, cost_table, live_table, table, wrong
 from bench.scripted import UsageMode
 
@@ -23,16 +23,16 @@ LOAD_STREAMS, LOAD_GAP_S, LOAD_TOKENS = 32, 0.002, 500
 
 
 def cost(peer: Peer, say: Callable[[str], None]) -> Cost:
-    """CPU under load: a run of four requests per stream less a run of one."""
+    """CPU under load: a run of eight requests per stream less a run of one."""
     found = []
-    for requests in (LOAD_STREAMS, 4 * LOAD_STREAMS):
+    for requests in (LOAD_STREAMS, 8 * LOAD_STREAMS):
         case = Case(1, "final", LOAD_STREAMS, requests, LOAD_TOKENS, LOAD_GAP_S)
         done = row(peer, case)
         say(f"{peer.name}: {requests} requests under load: CPU {done.cpu_s} s, {done.failure or 'done'}")
         if done.failure or done.cpu_s is None:
             return Cost(peer=peer.name, streams=LOAD_STREAMS, gap_s=LOAD_GAP_S, cpu_s_per_1000=None, failure=done.failure)
         found.append(done.cpu_s)
-    tokens = 3 * LOAD_STREAMS * LOAD_TOKENS
+    tokens = 7 * LOAD_STREAMS * LOAD_TOKENS
     per_1000 = round((found[1] - found[0]) / tokens * 1000, 5)
     return Cost(peer=peer.name, streams=LOAD_STREAMS, gap_s=LOAD_GAP_S, cpu_s_per_1000=per_1000)
 
@@ -59,6 +59,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--parts", default="figures,load", help="figures, load; live is added by --base-url")
     parser.add_argument("--base-url", help="also measure this real server, without /v1")
     parser.add_argument("--model", help="the real server's model name")
+    parser.add_argument("--dialect", default="llamacpp", choices=["vllm", "llamacpp", "openai"], help="what the real server is (for ours)")
     parser.add_argument("--tokenizer", type=Path, help="folder of the real model's tokenizer (default: the small one of our own)")
     options = parser.parse_args()
     if options.base_url and not options.model:
@@ -102,8 +103,8 @@ def main() -> int:
 
 
 def _live(peers: Sequence[Peer], options: argparse.Namespace) -> tuple[Row, ...]:
-    case = Case(1, "final", streams=1, requests=4, tokens=64)
-    return tuple(live(peer, case, options.base_url.rstrip("/"), options.model, options.tokenizer) for peer in peers)
+    server = Server(options.base_url.rstrip("/"), options.model, options.tokenizer, options.dialect)
+    return tuple(live(peer, Case(1, "final", streams=1, requests=4, tokens=64), server) for peer in peers)
 
 
 if __name__ == "__main__":

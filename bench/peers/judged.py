@@ -12,8 +12,9 @@ from bench.trace import Fact
 
 Figure = Literal["ttft_ms", "tpot_ms", "tokens", "decode_tok_s", "output_tok_s"]
 FIGURES: tuple[Figure, ...] = ("ttft_ms", "tpot_ms", "tokens", "decode_tok_s", "output_tok_s")
-# Largest relative error that still counts as right. TTFT: a few ms of 200 are the tools' connecting and starting.
-RIGHT: dict[Figure, float] = {"ttft_ms": 0.10, "tpot_ms": 0.02, "tokens": 0.005, "decode_tok_s": 0.02, "output_tok_s": 0.02}
+# Largest relative error that still counts as right. A few ms of 200 go into a tool's connecting, and a few of 2,500 into its
+# beginning and ending; a time per token and a count have no such excuse.
+RIGHT: dict[Figure, float] = {"ttft_ms": 0.10, "tpot_ms": 0.02, "tokens": 0.005, "decode_tok_s": 0.02, "output_tok_s": 0.05}
 
 
 class Actual(Fact):

@@ -21,7 +21,8 @@ Timed = tuple[int, Trace]  # CLOCK_MONOTONIC ns when its request was sent, and t
 def _argv(job: Job) -> list[str]:
     return [
         sys.executable, "-m", "bench.peers.ours", "--base-url", job.base_url, "--model", job.model, "--streams", str(job.streams),
-        "--requests", str(job.requests), "--tokens", str(job.tokens), "--out", str(job.folder / "out.json"),
+        "--requests", str(job.requests), "--tokens", str(job.tokens), "--dialect", job.dialect,
+        "--out", str(job.folder / "out.json"),
     ]  # fmt: skip
 
 
@@ -74,12 +75,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.peers.ours")
     parser.add_argument("--base-url", required=True)
     parser.add_argument("--model", required=True)
+    parser.add_argument("--dialect", required=True, choices=["vllm", "llamacpp", "openai"])
     parser.add_argument("--out", type=Path, required=True)
     for name in ("--streams", "--requests", "--tokens"):
         parser.add_argument(name, type=int, required=True)
     options = parser.parse_args()
     request = Request(options.model, "hello", options.tokens)
-    timed = lean.run(_all(Endpoint(options.base_url, None, "vllm"), request, options.streams, options.requests))
+    timed = lean.run(_all(Endpoint(options.base_url, None, options.dialect), request, options.streams, options.requests))
     try:
         options.out.write_text(reported(timed).model_dump_json())
     except ValueError as error:

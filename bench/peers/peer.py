@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench.request import Dialect
 from bench.trace import Fact
 
 
@@ -26,7 +27,8 @@ class Reported(Fact):
 @dataclass(frozen=True)
 class Job:
     """What to measure: `requests` of `tokens` output tokens each, `streams` at a time. usage: whether the server states token
-    counts at all, so that a tool which has a mode for either is given the right one. folder: empty, for whatever the tool writes."""
+    counts at all, so that a tool which has a mode for either is given the right one. dialect: of the server, for
+    ours. folder: empty, for whatever the tool writes."""
 
     base_url: str
     model: str
@@ -36,6 +38,7 @@ class Job:
     requests: int
     tokens: int
     usage: bool = True
+    dialect: Dialect = "vllm"
     prompt_tokens: int = 64
 
 

@@ -18,6 +18,7 @@ from bench.peers.environments import program_folder, version
 from bench.peers.judged import Verdict, judge, what_is_true
 from bench.peers.peer import Job, Peer, Reported
 from bench.peers.tokenizer import write
+from bench.request import Dialect
 from bench.scripted import ROOT, Script, ScriptedServer, Sent, UsageMode
 from bench.trace import Fact
 
@@ -40,6 +41,16 @@ class Case:
     def script(self) -> Script:
         """per-chunk usage comes with token ids, as vLLM states both when asked for both."""
         return Script(self.tokens, self.per_chunk, self.gap_s, self.first_s, self.usage, token_ids=self.usage == "per-chunk")
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where to measure; tokenizer None: the small one of our own."""
+
+    base_url: str
+    model: str
+    tokenizer: Path | None = None
+    dialect: Dialect = "vllm"
 
 
 class Row(Fact):
@@ -77,7 +88,7 @@ def row(peer: Peer, case: Case) -> Row:
         tempfile.TemporaryDirectory(prefix="peer-") as name,
         ScriptedServer(case.script(), cores[-1] if len(cores) > 1 else None) as server,
     ):
-        job = _job(Path(name), server.base_url, MODEL, case)
+        job = _job(Path(name), Server(server.base_url, MODEL), case)
         with pinned(cores[0] if len(cores) == 2 else None):
             ran, said = _measured(peer, job)
         sents = [sent for sent in server.chats() if sent.outcome == "complete" and sent.chunks][-case.requests :]
@@ -86,18 +97,19 @@ def row(peer: Peer, case: Case) -> Row:
     return _row(peer, case, job, (ran, said), sents)
 
 
-def live(peer: Peer, case: Case, base_url: str, model: str, tokenizer: Path | None) -> Row:
+def live(peer: Peer, case: Case, server: Server) -> Row:
     """The same on a server of which no truth is known; `case` says only how much to ask for."""
     with tempfile.TemporaryDirectory(prefix="peer-") as name:
-        job = _job(Path(name), base_url, model, case, tokenizer)
+        job = _job(Path(name), server, case)
         return _row(peer, case, job, _measured(peer, job), ())
 
 
-def _job(folder: Path, base_url: str, model: str, case: Case, tokenizer: Path | None = None) -> Job:
+def _job(folder: Path, server: Server, case: Case) -> Job:
     out = folder / "out"
     out.mkdir()
-    words = tokenizer or write(folder / "tokenizer")
-    return Job(base_url, model, words, out, case.streams, case.requests, case.tokens, case.usage != "none")
+    words = server.tokenizer or write(folder / "tokenizer")
+    usage = case.usage != "none"
+    return Job(server.base_url, server.model, words, out, case.streams, case.requests, case.tokens, usage, server.dialect)
 
 
 def _row(peer: Peer, case: Case, job: Job, done: tuple[Ran, Reported | None], sents: Sequence[Sent]) -> Row:
