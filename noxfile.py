@@ -36,3 +36,10 @@ def testbed(session: nox.Session) -> None:
     """Two real hosts on this machine (root, Debian packages): ssh, Docker, and vLLM over two ranks. Installs what it needs."""
     _python(session, "tests.testbed.hosts", "install")
     session.run(sys.executable, "-m", "pytest", *(session.posargs or ["tests/testbed"]), env={"TESTBED": "1"}, external=True)
+
+
+@nox.session
+def peers(session: nox.Session) -> None:
+    """Our client and its peers (llama-benchy, guidellm, aiperf, vllm bench serve) on a server whose every send is known. Makes an
+    environment for each under the user's cache folder (8 GB in all, once); vLLM's is that of the testbed session."""
+    _python(session, "bench.peers", *(session.posargs or ["--out", "results/peers/peers.json"]))

@@ -49,9 +49,16 @@ def tool() -> Tool:
         git_commit=_git("rev-parse", "HEAD"),
         git_dirty=None if changed is None else bool(changed),
         bench_sha256=sources_sha256(),
-        client=f"openai {importlib.metadata.version('openai')}",
+        client=f"spark-lab lean, uvloop {_installed('uvloop')}",
         python=platform.python_version(),
     )
+
+
+def _installed(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
 
 
 def without_private(value: Any) -> Any:
