@@ -2,7 +2,10 @@
 
 import asyncio
 import base64
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,7 +18,7 @@ from bench.hygiene import READS
 from bench.request import INTERRUPTED, Deadlines, Endpoint, Request
 from bench.trace import Trace
 from tests.bench.streams import LOOPS, SHORT, ask, scenario
-from tests.fakes.sse_server import ScriptedServer
+from tests.fakes.sse_server import ROOT, ScriptedServer
 
 
 @pytest.fixture(scope="module")
@@ -172,3 +175,31 @@ def test_an_image_travels(server: ScriptedServer) -> None:
     content = [{"type": "text", "text": "<bursts>"}, {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{picture}"}}]
     lean.run(lean.stream(Endpoint(server.base_url), Request("test-model", content, 5), SHORT))
     assert server.requests()[-1].body["messages"][0]["content"] == content
+
+
+CHILD = """
+import asyncio, sys
+from bench import lean
+from bench.request import Deadlines, Endpoint, Request
+run = lean.run if sys.argv[2] == "uvloop" else asyncio.run
+def told(kind, text):
+    print("told", flush=True)
+trace = run(lean.stream(Endpoint(sys.argv[1]), Request("m", "<endless>", 9), Deadlines(), told))
+print(trace.error, trace.kinds)
+"""
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_ctrl_c_ends_the_trace(server: ScriptedServer, loop: str) -> None:
+    argv = [sys.executable, "-c", CHILD, server.base_url, loop]
+    with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stdout
+        assert child.stdout.readline() == "told\n"
+        child.send_signal(signal.SIGINT)
+        said, errors = child.communicate(timeout=20)
+    assert (said, errors, child.returncode) == (f"{INTERRUPTED} c\n", "", 0)
+
+
+def test_https_to_a_plain_server_is_a_fault_of_the_connection(server: ScriptedServer) -> None:
+    trace = lean.run(lean.stream(Endpoint(server.base_url.replace("http:", "https:")), ask("bursts"), SHORT))
+    assert "broken off after 0 chunks: no connection to 127.0.0.1:" in str(trace.error)
