@@ -13,7 +13,7 @@ from pathlib import Path
 from bench.peers import aiperf, guidellm, llama_benchy, ours, vllm_bench
 from bench.peers.peer import Peer
 from bench.peers.runs import Case, Row, Server, live, row
-from bench.peers.table import Cost, Receipt, cost_table, live_table, table, wrong
+from bench.peers.table import Cost, Receipt, cost_table, cost_verdict, live_table, table, wrong
 from bench.scripted import UsageMode
 
 PEERS: tuple[Peer, ...] = (ours.PEER, llama_benchy.PEER, vllm_bench.PEER, guidellm.PEER, aiperf.PEER)
@@ -97,6 +97,7 @@ def main() -> int:
         + [live_table(receipt)] * bool(receipt.live)
     ):
         print("", shown, sep="\n")
+    print(cost_verdict(receipt, ours.PEER.name) or "")
     for name, (bad, all_) in wrong(receipt).items():
         print(f"{name}: {bad} of {all_} figures wrong")
     return 0

@@ -71,6 +71,17 @@ def cost_table(receipt: Receipt) -> str:
     return "\n".join(lines)
 
 
+def cost_verdict(receipt: Receipt, ours: str) -> str | None:
+    """Our CPU time per token against half of the best peer's; None where either was not measured."""
+    known = {cost.peer: cost.cpu_s_per_1000 for cost in receipt.costs if cost.cpu_s_per_1000 is not None}
+    peers = {name: value for name, value in known.items() if name != ours}
+    if ours not in known or not peers:
+        return None
+    best = min(peers, key=lambda name: peers[name])
+    share = known[ours] / peers[best]
+    return f"CPU per token: {share:.2f} of the best peer's ({best}); goal: at most 0.50, {'met' if share <= 0.5 else 'missed'}"
+
+
 def wrong(receipt: Receipt) -> dict[str, tuple[int, int]]:
     """Tool -> (figures that were wrong, figures that it reported)."""
     found: dict[str, tuple[int, int]] = {}

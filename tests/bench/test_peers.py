@@ -11,10 +11,10 @@ from bench.peers import aiperf, environments, guidellm, llama_benchy, ours, runs
 from bench.peers.__main__ import CASES, PEERS
 from bench.peers.judged import Actual, judge, what_is_true
 from bench.peers.peer import Job, Peer, Reported
-from bench.peers.runs import Case, row
-from bench.peers.table import Cost, Receipt, cost_table, live_table, table, wrong
+from bench.peers.runs import Case, Server, live, row
+from bench.peers.table import Cost, Receipt, cost_table, cost_verdict, live_table, table, wrong
 from bench.peers.tokenizer import text, write
-from bench.scripted import Sent
+from bench.scripted import Script, ScriptedServer, Sent
 from bench.trace import Trace, Usage
 
 MS = 1_000_000
@@ -240,3 +240,19 @@ def test_the_table_marks_what_is_wrong() -> None:
 def test_the_other_tables() -> None:
     assert cost_table(receipt()).splitlines()[2:] == ["| b | 32 | 2 | 0.0345 |"]
     assert live_table(receipt()).splitlines()[2] == "| spark-lab | 202.0 | 10.0 | 128.0 | 95.2 | 149.0 |"
+
+
+def test_the_goal_of_the_cost() -> None:
+    costs = [Cost(peer=name, streams=32, gap_s=0.002, cpu_s_per_1000=value) for name, value in (("us", 0.016), ("b", 0.032), ("c", 0.1))]
+    met = receipt().model_copy(update={"costs": tuple(costs)})
+    assert cost_verdict(met, "us") == "CPU per token: 0.50 of the best peer's (b); goal: at most 0.50, met"
+    assert "1.00 of" in str(cost_verdict(met.model_copy(update={"costs": (costs[0], costs[0].model_copy(update={"peer": "d"}))}), "us"))
+    assert cost_verdict(receipt(), "us") is None
+
+
+def test_a_real_server_has_no_truth_but_figures() -> None:
+    with ScriptedServer(Script(tokens=8, gap_s=0.01, first_s=0.05)) as server:
+        found = live(ours.PEER, SMALL, Server(server.base_url, "any"))
+    assert found.verdicts == ()
+    assert found.said is not None
+    assert found.said.tokens == 8
