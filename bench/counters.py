@@ -20,6 +20,7 @@ _NAMES: dict[str, dict[str, tuple[str, ...]]] = {
         "cached_tokens": ("prefix_cache_hits_total",),
         "running": ("num_requests_running",),
         "waiting": ("num_requests_waiting",),
+        "preemptions": ("num_preemptions_total",),
     },
     "llamacpp": {
         "generation_tokens": ("tokens_predicted_total",),
@@ -46,6 +47,7 @@ class Counters(Fact):
     cached_tokens: int | None = None
     running: int | None = None
     waiting: int | None = None
+    preemptions: int | None = None
     drafts: int | None = None
     draft_tokens: int | None = None
     accepted_tokens: int | None = None
@@ -99,6 +101,7 @@ class Delta(Fact):
     generation_tokens: int | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
+    preemptions: int | None = None
     drafts: int | None = None
     draft_tokens: int | None = None
     accepted_tokens: int | None = None

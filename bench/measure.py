@@ -54,7 +54,8 @@ def quantile(values: Sequence[float], q: float) -> float | None:
     return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
 
 
-def _ratio(over: float | None, under: float | None) -> float | None:
+def ratio(over: float | None, under: float | None) -> float | None:
+    """over / under; None where either is unknown or `under` is not positive."""
     return None if over is None or not under or under <= 0 else over / under
 
 
@@ -91,14 +92,14 @@ def measure(trace: Trace) -> RequestMetrics:
         ttfr_s=trace.t_s[0] if trace.t_s else None,
         ttft_s=first,
         e2el_s=last,
-        tpot_s=_ratio(span, n_tokens - 1 if n_tokens else None),
-        decode_tok_s=_ratio(_decoded(n_tokens, counts), span),
+        tpot_s=ratio(span, n_tokens - 1 if n_tokens else None),
+        decode_tok_s=ratio(_decoded(n_tokens, counts), span),
         itl_p50_s=quantile(gaps, 0.5),
         itl_p90_s=quantile(gaps, 0.9),
         itl_p99_s=quantile(gaps, 0.99),
         itl_max_s=max(gaps, default=None),
-        tokens_per_chunk=_ratio(n_tokens, len(times)),
+        tokens_per_chunk=ratio(n_tokens, len(times)),
         prompt_tokens=prompt,
         cached_tokens=cached,
-        prefill_tok_s=_ratio(None if prompt is None or cached is None else prompt - cached, first),
+        prefill_tok_s=ratio(None if prompt is None or cached is None else prompt - cached, first),
     )

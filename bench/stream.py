@@ -210,11 +210,18 @@ def _usage(usage: Any) -> Usage:
     )
 
 
-async def stream(endpoint: Endpoint, request: Request, deadlines: Deadlines, listen: Listener | None = None) -> Trace:
-    """Send one request and record its stream. A fault, also Ctrl-C, ends the trace with `error` instead of raising."""
+async def stream(
+    endpoint: Endpoint, request: Request, deadlines: Deadlines, listen: Listener | None = None, began: Callable[[int], None] | None = None
+) -> Trace:
+    """Send one request and record its stream. A fault, also Ctrl-C, ends the trace with `error` instead of raising.
+
+    `began` is told the moment the trace's clock starts, in CLOCK_MONOTONIC ns: the traces of one process lie on one axis with it.
+    """
     async with client(endpoint, deadlines) as connection:
         # The clock starts with everything set up but the connection: its one round trip is part of TTFT.
         recorder = _Recorder(time.monotonic_ns(), listen)
+        if began:
+            began(recorder.begin_ns)
         try:
             await _consume(connection, request.body(endpoint.dialect), deadlines, recorder)
         except TimeoutError:

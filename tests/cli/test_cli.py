@@ -99,7 +99,7 @@ BAD = {
     "logs --lines -5": "error: --lines is -5; allowed: 1 or more",
     "bench --runs 2.5": "error: --runs takes a whole number, not '2.5'",
     "bench --runs 0": "error: --runs is 0; allowed: 1 to 1000",
-    "bench --phase prosa": "error: --phase is 'prosa'; allowed: prose, structured, code, long-context, all; did you mean 'prose'?",
+    "bench --phase prosa": "error: --phase is 'prosa'; allowed: prose, structured, code, json, short-code, ",
     "bench --stall-timeout never": "error: --stall-timeout takes a number, not 'never'",
     "ask": "error: no text",
     "ask hello --thinking maybe": "error: --thinking is 'maybe'; allowed: on, off, low, high",
