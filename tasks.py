@@ -24,6 +24,7 @@ namespace = Collection(
     bench_tasks.ask,
     bench_tasks.table,
     bench_tasks.plot,
+    bench_tasks.export,
     develop.demo,
     develop.test,
     develop.testbed,

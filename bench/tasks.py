@@ -205,9 +205,24 @@ def table(ctx: Any, paths: str = "", json: bool = False) -> None:
         print(tables.markdown(receipts))
 
 
+@cli.task(help={"paths": _PATHS, "format": "llama-benchy, llama-benchy-json, csv or vllm (default llama-benchy)"})
+def export(ctx: Any, paths: str = "", format: str = "llama-benchy") -> None:
+    """Receipts in the form of another tool on stdout; unsound or invalid ones are named and left out."""
+    from bench import export as exports
+    from bench import table as tables
+
+    form = cli.choice("format", format, exports.FORMATS) or exports.FORMATS[0]
+    receipts, left_out = tables.load(_paths(paths))
+    for line in left_out:
+        _note(f"left out: {line}")
+    if not receipts:
+        raise InvalidMeasurement("no valid receipt to export\ntry: invoke bench")
+    print(exports.render(receipts, form))
+
+
 @cli.task(help={"paths": _PATHS, "out": "folder (default results/figures/)"})
 def plot(ctx: Any, paths: str = "", out: str | None = None) -> None:
-    """Decode throughput per run and acceptance per position as PNG and SVG, from receipts only."""
+    """Decode throughput, acceptance per position, and throughput against latency as PNG and SVG, from receipts only."""
     from bench import plot as plots
     from bench import table as tables
     from bench.receipt import shown
