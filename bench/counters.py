@@ -10,6 +10,7 @@ from typing import Literal
 from bench.trace import Fact
 
 _LINE = re.compile(r'([A-Za-z_:][\w:]*)(?:\{((?:[^"}]|"(?:[^"\\]|\\.)*")*)\})?\s+(\S+)(?:\s+-?\d+)?\s*')
+_MOST_POSITIONS = 1024  # no drafter looks further ahead; a damaged label must not make us reserve memory for it
 _POSITION = re.compile(r'(?:^|,)\s*position="(\d+)"')
 
 # our name -> metric names that add up to it, per dialect. llama.cpp counts only the prompt tokens it computed.
@@ -76,7 +77,7 @@ def parse(text: str) -> Counters | None:
     for name, labels, value in _samples(text):
         sums[name] += value
         at = _POSITION.search(labels)
-        if at and name.endswith(_PER_POSITION):
+        if at and name.endswith(_PER_POSITION) and int(at[1]) < _MOST_POSITIONS:
             positions[int(at[1])] += value
     for dialect in ("vllm", "llamacpp"):
         if any(name.startswith(f"{dialect}:") for name in sums):

@@ -59,7 +59,7 @@ class CacheProof(Fact):
 
     source: the request's own usage, else the server's counters around a request that ran alone. share = cached / prompt tokens.
     label: cold, when no more was cached than the part that every request shares (chat template, see `common_tokens`) or 5 %; warm,
-    when all but 15 % was; else partial. prefill_tok_s: uncached prompt tokens / TTFT.
+    when all but 5 % was; else partial (an edited prompt, or a cache of coarse pages). prefill_tok_s: uncached prompt tokens / TTFT.
     """
 
     source: Literal["usage", "counters"] | None
@@ -69,7 +69,7 @@ class CacheProof(Fact):
     prefill_tok_s: float | None
 
 
-_COLD_SHARE, _WARM_SHARE = 0.05, 0.85
+_COLD_SHARE, _WARM_SHARE = 0.05, 0.95
 
 
 def cache_proof(metrics: RequestMetrics, counted: int | None, common_tokens: int | None) -> CacheProof:

@@ -53,7 +53,33 @@ _REASONS = (
     "while the tide was still making", "before anybody had lit the lamps", "as the insurance now demands", "to settle a wager",
     "although nobody had asked for it", "since the regatta is only weeks away", "after the gulls had opened the last sack",
 )  # fmt: skip
+_HOW = (
+    "battered", "new", "borrowed", "heavy", "rusty", "green", "crooked", "well-oiled", "second-best", "salt-stained", "dented", "blue",
+    "half-empty", "spotless", "narrow", "wet", "cheap", "forgotten", "sturdy", "brittle", "polished", "striped", "uneven", "faded",
+    "patched", "cold", "smoking", "quiet", "famous", "doubtful", "long-awaited", "leaking", "sealed", "hollow", "crowded", "early",
+)  # fmt: skip
+_ADVERBS = (
+    "slowly", "twice", "in secret", "at dawn", "with a grin", "by mistake", "out of habit", "against orders", "by lamplight", "in a hurry",
+    "for practice", "without a word", "on principle", "left-handed", "under protest", "in pairs", "before supper", "from memory",
+    "at low water", "in the rain", "to everyone's surprise", "after a long argument", "with borrowed tools", "on the second attempt",
+)  # fmt: skip
+_PEOPLE = (
+    "fishermen", "surveyors", "children", "painters", "auditors", "divers", "sailmakers", "carters", "musicians", "tourists", "students",
+    "coopers", "net menders", "ferrymen", "bakers", "inspectors", "botanists", "welders", "apprentices", "pensioners", "photographers",
+)  # fmt: skip
+_WANTS = (
+    "asked for shade", "counted the gulls", "waited for the ferry", "argued about knots", "sang until the lamps were lit",
+    "lost a hat to the wind", "measured the swell", "sold maps", "praised the soup", "complained of the smell", "drew the skyline",
+    "helped to unload", "fell asleep on the nets", "looked for a missing dog", "traded buttons for bait", "rehearsed a rescue",
+    "wrote letters home", "blamed the council", "bought all the rope", "tested the echo", "mistook the customs house for an inn",
+)  # fmt: skip
 _SENTENCES = (
+    "{n} {people} {wants} at {place}, {adverb}, and left {k} coins and a {how} umbrella.",
+    "A {how} crate and a {how2} one were exchanged {adverb}; {who} noticed only after {k} days.",
+    "The {how} {people} from the {ship} {wants} while {who} {deed} {thing} {adverb}.",
+    "{who} bought {n} {how} {cargo} at {k} coins each and sold {m} of them {adverb}.",
+    "Nobody {deed} the {how} lamp at {place}, so {who} did it {adverb} {reason}.",
+    "Two {people} {wants} {reason}, and the {how} bell of the {ship} rang {k} times.",
     "The {ship} came in at {h}:{m} and landed {n} {cargo} at {place}.",
     "The {ship} left {place} at {h}:{m}, {n} hands aboard, bound for the islands.",
     "{who} {deed} {thing} near {place} {reason}.",
@@ -75,7 +101,8 @@ def words(seed: int) -> Iterator[str]:
     day = 0
     while True:
         day += 1
-        text = f"\nDay {day}. Weather: {rng.choice(_WEATHER)}."
+        first, then = rng.sample(_WEATHER, 2)
+        text = f"\nDay {day}. Weather: {first}, {rng.randint(-9, 31)} degrees at noon, later {then}."
         text += "".join(f" {_sentence(rng)}" for _ in range(rng.randint(3, 6)))
         yield from text.split(" ")
 
@@ -84,6 +111,8 @@ def _sentence(rng: random.Random) -> str:
     who, who2 = rng.sample(_WHO, 2)
     names = {"who": who, "who2": who2, "ship": rng.choice(_SHIPS), "cargo": rng.choice(_CARGO), "place": rng.choice(_PLACES)}
     more = {"thing": rng.choice(_THINGS), "deed": rng.choice(_DEEDS), "reason": rng.choice(_REASONS)}
+    how, how2 = rng.sample(_HOW, 2)
+    more |= {"how": how, "how2": how2, "adverb": rng.choice(_ADVERBS), "people": rng.choice(_PEOPLE), "wants": rng.choice(_WANTS)}
     numbers = {"h": rng.randint(4, 22), "m": f"{rng.randint(0, 59):02}", "n": rng.randint(11, 480), "k": rng.randint(2, 10)}
     text = rng.choice(_SENTENCES).format(**names, **more, **numbers)
     return text[0].upper() + text[1:]
