@@ -196,7 +196,7 @@ def test_mixed_shows_both_sides(tmp_path: Path) -> None:
     assert mixed is not None
     assert (mixed.rounds, mixed.incumbents) == (1, 2)
     assert mixed.newcomer_ttft_s is not None
-    assert mixed.newcomer_ttft_s.median >= 0.15  # 300 tokens at 0.5 ms
+    assert mixed.newcomer_ttft_s.median >= 0.14  # 300 tokens, 7 of them cached, at 0.5 ms
     for span in (mixed.before_tok_s, mixed.during_tok_s, mixed.after_tok_s):
         assert span is not None
         assert 100 < span.median < 700  # two lanes with a token each 4 ms: 500 tok/s at most, but late tokens come in bursts
@@ -259,14 +259,13 @@ def test_quick_is_short(tmp_path: Path) -> None:
     assert [(r.protocol.depth_tokens, r.protocol.max_tokens) for r in receipts] == [(0, 64), (192, 64), (384, 64), (768, 64)]
 
 
-def test_a_level_that_fails_ends_the_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with serving(Tiny()) as tiny:
-        code, receipts = bench(
-            tiny, tmp_path, "--phase", "prose", "--concurrency", "2,4", "--max-tokens", "50", "--stall-timeout", "0.0001"
-        )
+def test_a_level_that_fails_ends_the_job(tmp_path: Path) -> None:
+    with serving(Tiny(broken_from=2)) as tiny:  # the warm-up and one lane are answered
+        code, receipts = bench(tiny, tmp_path, "--phase", "prose", "--concurrency", "2,4", "--max-tokens", "50")
     assert code == 3
     assert len(receipts) == 1
-    assert "stalled" in receipts[0].invalid_because[0]
+    assert "HTTP 500" in receipts[0].invalid_because[0]
+    assert receipts[0].summary.failed_runs == 1
 
 
 def test_foreign_traffic_during_a_round_is_seen(tmp_path: Path) -> None:
