@@ -135,7 +135,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--phase", choices=PHASES, default="prose")
     parser.add_argument("--structured", action="store_true", help="the same as --phase structured")
-    parser.add_argument("--runs", type=_positive, default=3)
+    parser.add_argument("--runs", type=_positive, default=None, help="default 3; 1 with --quick")
     parser.add_argument("--concurrency", type=_numbers, default=(), help="lanes at once, as 1,2,4: one receipt each")
     parser.add_argument("--depths", type=_numbers, default=None, help="prompt tokens, as 8192,32768: one receipt each")
     parser.add_argument("--quick", action="store_true", help="a trial: short prompts and answers")
@@ -172,7 +172,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command line. Returns the exit code."""
     args = _arguments(argv)
     options = Options(
-        runs=args.runs,
+        runs=args.runs or (None if args.quick else 3),
         max_tokens=args.max_tokens,
         salted=not args.keep_prefix_cache,
         coherence=not args.skip_coherence,

@@ -22,8 +22,9 @@ def _no_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def bench(tiny: Tiny, out: Path, *args: str) -> tuple[int, list[Receipt]]:
-    """Exit code and the receipts, each of which recomputes from its raw facts; in the order they were written."""
-    code = main(["--base-url", tiny.base_url, "--out", str(out), "--skip-coherence", "--runs", "1", *args])
+    """Exit code and the receipts, each of which recomputes from its raw facts; in the order they were written. One run by default."""
+    runs = [] if "--quick" in args else ["--runs", "1"]
+    code = main(["--base-url", tiny.base_url, "--out", str(out), "--skip-coherence", *runs, *args])
     files = sorted(itertools.chain(out.glob("*.json"), out.glob("invalid/*.json")), key=lambda file: file.stat().st_mtime_ns)
     return code, [check(file) for file in files]
 
@@ -257,6 +258,7 @@ def test_quick_is_short(tmp_path: Path) -> None:
         code, receipts = bench(tiny, tmp_path, "--phase", "long-context", "--quick")
     assert code == 0
     assert [(r.protocol.depth_tokens, r.protocol.max_tokens) for r in receipts] == [(0, 64), (192, 64), (384, 64), (768, 64)]
+    assert [r.protocol.runs for r in receipts] == [1] * 4
 
 
 def test_a_level_that_fails_ends_the_job(tmp_path: Path) -> None:
