@@ -47,7 +47,7 @@ def test_start_times_are_those_at_which_the_server_received_the_requests() -> No
     assert starts == sorted(starts)
     # both on the same clock but for its zero: the differences agree
     shifts = [there - here for here, there in zip(starts, sorted(received), strict=True)]
-    assert max(shifts) - min(shifts) < 0.1
+    assert max(shifts) - min(shifts) < 0.35  # less than the stagger; connecting, on a busy machine, is part of it
     assert [run.index for run in mine.runs] == [0, 1, 2]
     assert mine.rounds[0].index == 0
 
