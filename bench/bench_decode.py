@@ -72,7 +72,12 @@ async def _bench(job: Job, report: Report) -> list[Written]:
     levels = await _levels(job, target)
     written: list[Written] = []
     for level in levels:
-        program = await catalog.KINDS[level.phase].build(level)
+        try:
+            program = await catalog.KINDS[level.phase].build(level)
+        except asyncio.CancelledError:  # Ctrl-C while a prompt was being fitted: what is written already is still reported
+            if not written:
+                raise
+            break
         payload = await measure_program(target, program, job.options, report)
         written.append(_store(payload, job.out))
         if any(run.trace.error for run in payload.runs) or len(payload.runs) < expected_requests(payload.protocol):

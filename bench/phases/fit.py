@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from bench.errors import BadRequest, BenchError
 from bench.phases.text import compose
 from bench.run import Target
 from bench.server import prompt_tokens
-from bench.stream import Deadlines, Request, stream
+from bench.stream import INTERRUPTED, Deadlines, Request, stream
 from bench.workload import Prompt, made, salted
 
 Count = Callable[[str], Awaitable[int]]
@@ -60,6 +61,8 @@ def counter(target: Target, deadlines: Deadlines) -> Count:
 
 async def _by_request(target: Target, deadlines: Deadlines, text: str) -> int:
     trace = await stream(target.endpoint, Request(target.model, text, 1), deadlines)
+    if trace.error == INTERRUPTED:
+        raise asyncio.CancelledError
     if trace.error:
         raise BenchError(f"a request to learn a prompt's length failed: {trace.error}\ntry: invoke logs, or smaller --depths")
     if trace.usage is None or trace.usage.prompt_tokens is None:

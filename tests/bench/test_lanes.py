@@ -86,10 +86,7 @@ def test_ctrl_c_in_a_round_keeps_every_lane_and_marks_the_receipt(tmp_path: Path
         child = subprocess.Popen(
             [sys.executable, *script, "--concurrency", "3", "--skip-coherence"], stderr=subprocess.PIPE, text=True, env={**os.environ}
         )
-        deadline = time.monotonic() + 20
-        while sum(record.method == "POST" for record in server.requests()) < 4 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        time.sleep(0.3)
+        _wait_for_chats(server, 4)
         child.send_signal(signal.SIGINT)
         _, err = child.communicate(timeout=20)
     assert child.returncode == 3
@@ -98,3 +95,31 @@ def test_ctrl_c_in_a_round_keeps_every_lane_and_marks_the_receipt(tmp_path: Path
     receipt = check(file)
     assert [run.trace.error for run in receipt.runs] == ["interrupted"] * 3
     assert len(receipt.rounds) == 1
+
+
+def test_ctrl_c_while_the_next_prompt_is_fitted_still_reports_what_is_written(tmp_path: Path) -> None:
+    """The scripted server has no tokenizer, so a length is learned by a request: here one that never ends."""
+    fitting = Reply([Role(), Stall()], when="[0a1b2c3d]")
+    done = Reply(uniform(20, 2, 0.001, 0.01, usage="per-chunk"), when="Write a long report")
+    with ScriptedServer(Scenario([fitting, done, *SOUND])) as server:
+        script = [str(ROOT / "bench" / "bench_decode.py"), "--base-url", server.base_url, "--out", str(tmp_path)]
+        options = ["--phase", "long-context", "--depths", "0,2000", "--runs", "1", "--skip-coherence"]
+        child = subprocess.Popen([sys.executable, *script, *options], stderr=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 20
+        while (
+            sum(record.method == "POST" and record.path != "/tokenize" for record in server.requests()) < 3 and time.monotonic() < deadline
+        ):
+            time.sleep(0.05)
+        time.sleep(0.3)
+        child.send_signal(signal.SIGINT)
+        _, err = child.communicate(timeout=20)
+    assert "Traceback" not in err
+    assert "-d0-" in err
+    assert len(list(tmp_path.rglob("*.json"))) == 1
+
+
+def _wait_for_chats(server: ScriptedServer, count: int) -> None:
+    deadline = time.monotonic() + 20
+    while sum(record.path == "/v1/chat/completions" for record in server.requests()) < count and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.3)
