@@ -86,6 +86,8 @@ async def _bench(job: Job, report: Report) -> list[Written]:
 
 
 async def _levels(job: Job, target: Target) -> list[Level]:
+    if len(job.phases) == 1:
+        catalog.refuse_useless(job.phases[0], job.concurrency, job.depths)
     made = [await catalog.levels(phase, target, job.options, job.concurrency, job.depths) for phase in job.phases]
     levels = [level for some in made for level in some]
     if job.out and job.out.suffix == ".json" and len(levels) > 1:

@@ -99,6 +99,8 @@ BAD = {
     "logs --lines -5": "error: --lines is -5; allowed: 1 or more",
     "bench --runs 2.5": "error: --runs takes a whole number, not '2.5'",
     "bench --runs 0": "error: --runs is 0; allowed: 1 to 1000",
+    "bench --concurrency 1,0": "error: --concurrency is 0; allowed: 1 or more",
+    "bench --depths 8k": "error: --depths takes a whole number, not '8k'",
     "bench --phase prosa": "error: --phase is 'prosa'; allowed: prose, structured, code, json, short-code, ",
     "bench --stall-timeout never": "error: --stall-timeout takes a number, not 'never'",
     "ask": "error: no text",
