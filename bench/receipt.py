@@ -98,19 +98,19 @@ class Run(Fact):
     salt: str | None
     started_utc: str
     request_sha256: str
+    place: Place | None = None
+    hygiene: Hygiene | None = None
+    cache: CacheProof | None = None
     trace: Trace
     before: Counters | None
     after: Counters | None
     metrics: RequestMetrics
     isolation: Isolation
     health: Health
-    place: Place | None = None
-    hygiene: Hygiene | None = None
-    cache: CacheProof | None = None
 
 
 class Payload(Fact):
-    """A receipt without its seal. warm_up: the token counts of the unmeasured first request."""
+    """A receipt without its seal."""
 
     receipt: Literal["spark-lab/receipt/v1"] = SCHEMA
     id: str
@@ -123,12 +123,12 @@ class Payload(Fact):
     notes: tuple[str, ...]
     tool: Tool
     system: System
+    warm_up: Usage | None = None  # the token counts of the unmeasured first request
     protocol: Protocol
+    rounds: tuple[Round, ...] = ()
     runs: tuple[Run, ...]
     coherence: tuple[ProbeResult, ...] | None
     summary: Summary
-    rounds: tuple[Round, ...] = ()
-    warm_up: Usage | None = None
 
 
 class Receipt(Payload):
