@@ -23,8 +23,8 @@ def test_every_named_phase_is_made() -> None:
 
 
 def test_one_receipt_per_level_and_lanes_are_unique(tmp_path: Path) -> None:
-    with serving(Tiny(prefill_s=0.002)) as tiny:  # some 50 prompt tokens: the first token comes after a tenth of a second
-        code, receipts = bench(tiny, tmp_path, "--phase", "code", "--concurrency", "1,2,4", "--max-tokens", "12")
+    with serving(Tiny(prefill_s=0.01, gap_s=0.02)) as tiny:  # some 50 prompt tokens: half a second to the first token
+        code, receipts = bench(tiny, tmp_path, "--phase", "code", "--concurrency", "1,2,4", "--max-tokens", "50")
     assert code == 0, [receipt.invalid_because for receipt in receipts]
     assert [(r.protocol.concurrency, len(r.runs), r.valid) for r in receipts] == [(1, 1, True), (2, 2, True), (4, 4, True)]
     lanes = receipts[2]
@@ -36,12 +36,12 @@ def test_one_receipt_per_level_and_lanes_are_unique(tmp_path: Path) -> None:
     assert (group.rounds, group.lanes, group.preemptions) == (1, 4, 0)
     assert lanes.rounds[0].isolation is not None
     assert lanes.rounds[0].isolation.held is True
-    # 4 x 12 tokens, a token a millisecond: the wait for the first one, which is most of the time, is in the wall rate only
+    # 4 x 50 tokens, 50 a second and lane: the wait for the first one is in the wall rate only
     assert group.wall_tok_s is not None
     assert group.steady_tok_s is not None
     assert group.wall_tok_s.median < group.steady_tok_s.median
     assert lanes.rounds[0].group is not None
-    assert lanes.rounds[0].group.tokens == 48
+    assert lanes.rounds[0].group.tokens == 200
     assert "-c4-" in next(file.name for file in tmp_path.glob("*c4*"))
 
 
