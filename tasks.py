@@ -21,6 +21,7 @@ namespace = Collection(
     cluster_tasks.logs,
     cluster_tasks.config,
     bench_tasks.bench,
+    bench_tasks.export,
     bench_tasks.ask,
     bench_tasks.table,
     bench_tasks.plot,

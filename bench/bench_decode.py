@@ -19,12 +19,15 @@ if __package__ in (None, ""):  # run as a file: make the repository importable
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 try:
-    from bench import workload
     from bench.errors import BadRequest, BenchError
+    from bench.phases import catalog
+    from bench.phases.level import Level
+    from bench.phases.names import PHASES
     from bench.provenance import without_private
     from bench.receipt import Payload, Receipt, System, seal, shown, write
-    from bench.run import Options, Report, find_target, measure_phase
+    from bench.run import Options, Report, Target, find_target, measure_program
     from bench.stream import Deadlines
+    from bench.validity import expected_requests
 except ModuleNotFoundError as missing:
     sys.exit(f"error: {missing.name} is not installed for this Python\n  try: ./lab bench, or .venv/bin/python {sys.argv[0]}")
 
@@ -34,7 +37,10 @@ _DEFAULT_URL = "http://127.0.0.1:8888"
 
 @dataclass(frozen=True)
 class Job:
-    """What to measure where, and where the receipts go (`out`: a file for one phase, or a folder)."""
+    """What to measure where, and where the receipts go (`out`: a file for one receipt, or a folder).
+
+    concurrency: one receipt per number of lanes, empty = the phase's own. depths: one receipt per prompt length, None = the phase's own.
+    """
 
     base_url: str
     phases: tuple[str, ...]
@@ -43,34 +49,50 @@ class Job:
     out: Path | None = None
     system: System = field(default_factory=System)
     options: Options = field(default_factory=Options)
+    concurrency: tuple[int, ...] = ()
+    depths: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
 class Written:
-    """One phase's receipt and where it was written."""
+    """One receipt and where it was written."""
 
     receipt: Receipt
     path: Path
 
 
 def bench(job: Job, report: Report) -> list[Written]:
-    """Measure every phase and write one receipt each. Ctrl-C ends the job after writing the partial receipt as invalid."""
-    loads = [workload.load(phase) for phase in job.phases]
-    if job.out and job.out.suffix == ".json" and len(loads) > 1:
-        raise BadRequest(f"--out {job.out} is one file, but {len(loads)} phases write one receipt each\ntry: --out FOLDER")
+    """Measure every level of every phase and write one receipt each. Ctrl-C, or a request that fails, ends the job after the receipt."""
     _refuse_unwritable(job.out or RECEIPTS)
-    return asyncio.run(_bench(job, loads, report))
+    return asyncio.run(_bench(job, report))
 
 
-async def _bench(job: Job, loads: list[workload.Workload], report: Report) -> list[Written]:
+async def _bench(job: Job, report: Report) -> list[Written]:
     target = await find_target(job.base_url, job.api_key, job.model, job.system, job.options.deadlines)
-    written = []
-    for load in loads:
-        payload = await measure_phase(target, load, job.options, report)
+    levels = await _levels(job, target)
+    written: list[Written] = []
+    for level in levels:
+        try:
+            program = await catalog.KINDS[level.phase].build(level)
+        except asyncio.CancelledError:  # Ctrl-C while a prompt was being fitted: what is written already is still reported
+            if not written:
+                raise
+            break
+        payload = await measure_program(target, program, job.options, report)
         written.append(_store(payload, job.out))
-        if not payload.valid:
+        if any(run.trace.error for run in payload.runs) or len(payload.runs) < expected_requests(payload.protocol):
             break
     return written
+
+
+async def _levels(job: Job, target: Target) -> list[Level]:
+    if len(job.phases) == 1:
+        catalog.refuse_useless(job.phases[0], job.concurrency, job.depths)
+    made = [await catalog.levels(phase, target, job.options, job.concurrency, job.depths) for phase in job.phases]
+    levels = [level for some in made for level in some]
+    if job.out and job.out.suffix == ".json" and len(levels) > 1:
+        raise BadRequest(f"--out {job.out} is one file, but this writes {len(levels)} receipts\ntry: --out FOLDER")
+    return levels
 
 
 def _store(payload: Payload, out: Path | None) -> Written:
@@ -86,7 +108,10 @@ def _store(payload: Payload, out: Path | None) -> Written:
 
 def _file_name(payload: Payload) -> str:
     day = payload.created_utc[:10].replace("-", "")
-    return f"{day}-{payload.system.kit or 'server'}-{payload.protocol.phase}-{payload.id}.json"
+    protocol = payload.protocol
+    lanes = f"-c{protocol.concurrency}" if protocol.concurrency > 1 else ""
+    depth = f"-d{protocol.depth_tokens}" if protocol.depth_tokens is not None else ""
+    return f"{day}-{payload.system.kit or 'server'}-{protocol.phase}{lanes}{depth}-{payload.id}.json"
 
 
 def _refuse_unwritable(out: Path) -> None:
@@ -115,9 +140,12 @@ def verdict(written: Sequence[Written]) -> tuple[int, list[str]]:
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--phase", choices=workload.PHASES, default="prose")
+    parser.add_argument("--phase", choices=PHASES, default="prose")
     parser.add_argument("--structured", action="store_true", help="the same as --phase structured")
-    parser.add_argument("--runs", type=_positive, default=3)
+    parser.add_argument("--runs", type=_positive, default=None, help="default 3; 1 with --quick")
+    parser.add_argument("--concurrency", type=_numbers, default=(), help="lanes at once, as 1,2,4: one receipt each")
+    parser.add_argument("--depths", type=_numbers, default=None, help="prompt tokens, as 8192,32768: one receipt each")
+    parser.add_argument("--quick", action="store_true", help="a trial: short prompts and answers")
     parser.add_argument("--max-tokens", type=_positive, default=None, help="default: the workload's own")
     parser.add_argument("--skip-coherence", action="store_true")
     parser.add_argument("--keep-prefix-cache", action="store_true", help="send the very same prompt each run")
@@ -135,6 +163,13 @@ def _positive(text: str) -> int:
     return value
 
 
+def _numbers(text: str) -> tuple[int, ...]:
+    values = tuple(int(word) for word in text.split(","))
+    if min(values) < 0:
+        raise ValueError
+    return values
+
+
 def api_key_from_environment() -> str | None:
     """VLLM_API_KEY, else API_KEY, else None."""
     return os.environ.get("VLLM_API_KEY") or os.environ.get("API_KEY") or None
@@ -144,14 +179,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command line. Returns the exit code."""
     args = _arguments(argv)
     options = Options(
-        runs=args.runs,
+        runs=args.runs or (None if args.quick else 3),
         max_tokens=args.max_tokens,
         salted=not args.keep_prefix_cache,
         coherence=not args.skip_coherence,
         deadlines=Deadlines(stall_s=args.stall_timeout),
+        quick=args.quick,
     )
     phase = "structured" if args.structured else args.phase
-    job = Job(args.base_url, (phase,), args.model, api_key_from_environment(), args.out, options=options)
+    where = (args.model, api_key_from_environment(), args.out)
+    job = Job(args.base_url, (phase,), *where, options=options, concurrency=args.concurrency, depths=args.depths)
     try:
         code, lines = verdict(bench(job, lambda text: print(text, file=sys.stderr)))
     except BenchError as error:

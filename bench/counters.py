@@ -10,6 +10,7 @@ from typing import Literal
 from bench.trace import Fact
 
 _LINE = re.compile(r'([A-Za-z_:][\w:]*)(?:\{((?:[^"}]|"(?:[^"\\]|\\.)*")*)\})?\s+(\S+)(?:\s+-?\d+)?\s*')
+_MOST_POSITIONS = 1024  # no drafter looks further ahead; a damaged label must not make us reserve memory for it
 _POSITION = re.compile(r'(?:^|,)\s*position="(\d+)"')
 
 # our name -> metric names that add up to it, per dialect. llama.cpp counts only the prompt tokens it computed.
@@ -20,6 +21,7 @@ _NAMES: dict[str, dict[str, tuple[str, ...]]] = {
         "cached_tokens": ("prefix_cache_hits_total",),
         "running": ("num_requests_running",),
         "waiting": ("num_requests_waiting",),
+        "preemptions": ("num_preemptions_total",),
     },
     "llamacpp": {
         "generation_tokens": ("tokens_predicted_total",),
@@ -46,6 +48,7 @@ class Counters(Fact):
     cached_tokens: int | None = None
     running: int | None = None
     waiting: int | None = None
+    preemptions: int | None = None
     drafts: int | None = None
     draft_tokens: int | None = None
     accepted_tokens: int | None = None
@@ -74,7 +77,7 @@ def parse(text: str) -> Counters | None:
     for name, labels, value in _samples(text):
         sums[name] += value
         at = _POSITION.search(labels)
-        if at and name.endswith(_PER_POSITION):
+        if at and name.endswith(_PER_POSITION) and int(at[1]) < _MOST_POSITIONS:
             positions[int(at[1])] += value
     for dialect in ("vllm", "llamacpp"):
         if any(name.startswith(f"{dialect}:") for name in sums):
@@ -99,6 +102,7 @@ class Delta(Fact):
     generation_tokens: int | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
+    preemptions: int | None = None
     drafts: int | None = None
     draft_tokens: int | None = None
     accepted_tokens: int | None = None

@@ -4,77 +4,122 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bench.cells import Cell, Member, cells
+from bench.counters import delta
+from bench.goodput import Arrival, Goodput, goodput
+from bench.groups import GroupMetrics, Lane, group
+from bench.interference import Interference, interference
 from bench.measure import measure
-from bench.proofs import ProbeResult, health, isolation, judge
+from bench.proofs import CacheProof, Isolation, cache_proof, health, isolation, judge
 from bench.receipt import Payload, Run
-from bench.summarize import summarize
+from bench.rounds import Round
+from bench.spread import spread
+from bench.summarize import Summary, summarize, summarize_goodput, summarize_groups, summarize_mixed
+from bench.trace import Usage
+from bench.validity import failed_gates, invalid_reasons, notes
+
+_UNPROVEN = Isolation(idle=None, own_generation=None, own_prompt=None, held=None)
 
 
-def derived_run(run: Run) -> Run:
-    """The run with metrics, isolation and health recomputed from its trace and counter readings."""
+def derived_run(run: Run, warm_up: Usage | None) -> Run:
+    """The run with metrics and proofs recomputed from its trace and counter readings. One of a round has no isolation of its own."""
     metrics = measure(run.trace)
-    proofs = {"isolation": isolation(run.before, run.after, metrics), "health": health(run.trace.text + run.trace.reasoning)}
-    return run.model_copy(update={"metrics": metrics, **proofs})
+    together = run.place is not None and run.place.round is not None
+    proofs = {
+        "isolation": _UNPROVEN if together else isolation(run.before, run.after, metrics),
+        "health": health(run.trace.text + run.trace.reasoning),
+    }
+    return run.model_copy(update={"metrics": metrics, **proofs, "cache": _cache(run.model_copy(update={"metrics": metrics}), warm_up)})
 
 
-def invalid_reasons(runs: Sequence[Run], expected: int) -> tuple[str, ...]:
-    """Why the measurement must not be used; empty when it may."""
-    reasons = [f"run {run.index}: {run.trace.error}" for run in runs if run.trace.error]
-    if len(runs) < expected and not reasons:
-        reasons.append(f"only {len(runs)} of {expected} runs were made")
-    reasons += [f"run {run.index}: {reason}" for run in runs if not run.trace.error for reason in _doubts(run)]
-    return tuple(reasons)
+def _cache(run: Run, warm_up: Usage | None) -> CacheProof | None:
+    if run.place is None:
+        return None
+    return cache_proof(run.metrics, delta(run.before, run.after).cached_tokens, warm_up.prompt_tokens if warm_up else None)
 
 
-def _doubts(run: Run) -> list[str]:
-    found = []
-    if run.metrics.n_tokens is None:
-        found.append("the server never stated how many tokens it sent (no usage): rates are unknown")
-    elif run.metrics.n_tokens and run.metrics.ttft_s is None:
-        found.append("tokens were counted but none was seen in the stream")
-    if run.isolation.idle is False:
-        found.append("other requests ran or waited on the server")
-    if run.isolation.own_generation is False or run.isolation.own_prompt is False:
-        found.append("the server's token counters moved by more or less than this request: somebody else used it")
-    return found
+def derived_round(one: Round, payload: Payload) -> Round:
+    """The round with its proofs and figures recomputed; `payload`'s runs are derived already."""
+    runs = _of_round(payload.runs, one.index)
+    found = {
+        "isolation": isolation(one.before, one.after, *(run.metrics for run in runs)),
+        "group": _group(runs),
+        "interference": _interference(runs, payload.runs),
+        "goodput": _goodput(runs, payload),
+    }
+    return one.model_copy(update=found)
 
 
-def failed_gates(runs: Sequence[Run], coherence: Sequence[ProbeResult] | None) -> tuple[str, ...]:
-    """The output checks that failed: incoherent probe answers, and faults in the measured answers."""
-    probes = [f"coherence {result.id}: {result.error or 'wrong or garbled answer'}" for result in coherence or () if not result.passed]
-    faults = [f"run {run.index}: {_faults(run)}" for run in runs if not run.trace.error and not run.health.sound]
-    return tuple(probes + faults)
+def _of_round(runs: Sequence[Run], index: int) -> list[Run]:
+    return [run for run in runs if run.place and run.place.round == index]
 
 
-def _faults(run: Run) -> str:
-    return ", ".join(name for name, found in run.health.model_dump(exclude={"loop"}).items() if found)
+def _role(run: Run) -> str | None:
+    return run.place.role if run.place else None
 
 
-def notes(runs: Sequence[Run]) -> tuple[str, ...]:
-    """What a reader of the figures must know, though it does not make them invalid."""
-    found = [f"run {run.index}: the answer falls into a loop; acceptance is inflated" for run in runs if run.health.loop]
-    work = sorted({run.metrics.n_tokens for run in runs if run.metrics.n_tokens is not None})
-    if len(work) > 1:
-        found.append(f"unequal work: answers of {work[0]} to {work[-1]} tokens")
-    if any(run.metrics.token_source == "final_usage" for run in runs):
-        found.append("tokens per chunk unknown: the first chunk is assumed to hold one token")
-    return tuple(found)
+def lane(run: Run) -> Lane:
+    """The run on its round's clock."""
+    return Lane(run.place.start_s if run.place else 0.0, run.trace, run.metrics)
+
+
+def _group(runs: Sequence[Run]) -> GroupMetrics | None:
+    lanes = [lane(run) for run in runs if _role(run) == "lane"]
+    return group(lanes) if len(lanes) > 1 else None
+
+
+def _interference(runs: Sequence[Run], all_runs: Sequence[Run]) -> Interference | None:
+    """Round r's newcomer is compared with the one that ran alone just before it: the last such run in order."""
+    newcomer = next((run for run in runs if _role(run) == "newcomer"), None)
+    if newcomer is None:
+        return None
+    alone = [run for run in all_runs if _role(run) == "newcomer alone" and run.index < newcomer.index and not run.trace.error]
+    incumbents = [lane(run) for run in runs if _role(run) == "incumbent"]
+    return interference(incumbents, lane(newcomer), alone[-1].metrics.ttft_s if alone else None)
+
+
+def _goodput(runs: Sequence[Run], payload: Payload) -> Goodput | None:
+    slo = payload.protocol.shape.slo if payload.protocol.shape else None
+    arrivals = [Arrival(run.place.due_s, lane(run)) for run in runs if run.place and run.place.due_s is not None]
+    return goodput(arrivals, slo) if slo and arrivals else None
+
+
+def _summary(runs: Sequence[Run], rounds: Sequence[Round]) -> Summary:
+    good = [run for run in runs if not run.trace.error]
+    readings = [(run.before, run.after) for run in good] + [(one.before, one.after) for one in rounds]
+    plain = summarize([run.metrics for run in good], len(runs) - len(good), readings)
+    moved = [n for one in rounds if (n := delta(one.before, one.after).preemptions) is not None]
+    return plain.model_copy(
+        update={
+            "prefill_tok_s": plain.prefill_tok_s or spread(run.cache.prefill_tok_s if run.cache else None for run in good),
+            "group": summarize_groups([one.group for one in rounds if one.group], sum(moved) if moved else None),
+            "cells": _cells(good),
+            "mixed": summarize_mixed([one.interference for one in rounds if one.interference]),
+            "goodput": summarize_goodput([one.goodput for one in rounds if one.goodput]),
+        }
+    )
+
+
+def _cells(good: Sequence[Run]) -> tuple[Cell, ...] | None:
+    """None where all requests were asked for the same."""
+    members = [Member(run.place.role, run.metrics, run.cache) for run in good if run.place]
+    return cells(members) if len({member.asked for member in members}) > 1 else None
 
 
 def derived(payload: Payload) -> Payload:
     """The payload with everything that follows from its raw facts recomputed."""
-    runs = tuple(derived_run(run) for run in payload.runs)
-    good = [run for run in runs if not run.trace.error]
+    runs = tuple(derived_run(run, payload.warm_up) for run in payload.runs)
+    staged = payload.model_copy(update={"runs": runs})
+    staged = staged.model_copy(update={"rounds": tuple(derived_round(one, staged) for one in payload.rounds)})
     coherence = None if payload.coherence is None else tuple(judge(p.id, p.text, p.error) for p in payload.coherence)
-    reasons = invalid_reasons(runs, payload.protocol.runs * len(payload.protocol.prompts))
-    return payload.model_copy(
+    reasons = invalid_reasons(staged)
+    return staged.model_copy(
         update={
-            "runs": runs,
             "coherence": coherence,
             "valid": not reasons,
             "invalid_because": reasons,
             "failed_gates": failed_gates(runs, coherence),
-            "notes": notes(runs),
-            "summary": summarize([r.metrics for r in good], len(runs) - len(good), [(r.before, r.after) for r in good]),
+            "notes": notes(staged),
+            "summary": _summary(runs, staged.rounds),
         }
     )

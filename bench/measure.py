@@ -20,8 +20,9 @@ class RequestMetrics(Fact):
     """Seconds, tokens and tokens per second of one request.
 
     ttfr_s: first chunk of any kind. ttft_s: first chunk that holds a token (see Trace.token_chunks). e2el_s: last such chunk.
-    tpot_s: (e2el - ttft) / (n - 1). decode_tok_s: (tokens at the last chunk - tokens at the first) / (their times' difference);
-    with token_source final_usage the first chunk is assumed to hold one token. itl_*: gaps between chunks that hold tokens.
+    tpot_s: (e2el - ttft) / (n - 1), n without reasoning tokens that were counted but not streamed.
+    decode_tok_s: (tokens at the last chunk - tokens at the first) / (their times' difference); with token_source final_usage the
+    first chunk is assumed to hold one token. itl_*: gaps between chunks that hold tokens.
     prefill_tok_s: prompt tokens that were not cached / ttft.
     """
 
@@ -54,7 +55,8 @@ def quantile(values: Sequence[float], q: float) -> float | None:
     return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
 
 
-def _ratio(over: float | None, under: float | None) -> float | None:
+def ratio(over: float | None, under: float | None) -> float | None:
+    """over / under; None where either is unknown or `under` is not positive."""
     return None if over is None or not under or under <= 0 else over / under
 
 
@@ -68,11 +70,17 @@ def _counts(trace: Trace) -> tuple[TokenSource | None, int | None, list[int] | N
     return ("final_usage" if final is not None else None), final, None
 
 
-def _decoded(n_tokens: int | None, counts: list[int] | None) -> int | None:
-    """Tokens that arrived after the first token chunk."""
+def _hidden(trace: Trace) -> int:
+    """Reasoning tokens that the server counts but did not stream: they were made before the first chunk came."""
+    stated = trace.usage.reasoning_tokens if trace.usage else None
+    return 0 if stated is None or "k" in trace.kinds else stated
+
+
+def _decoded(shown: int | None, counts: list[int] | None) -> int | None:
+    """Tokens that arrived after the first token chunk, of `shown` that were streamed."""
     if counts is not None:
         return counts[-1] - counts[0]
-    return None if n_tokens is None else n_tokens - 1
+    return None if shown is None else shown - 1
 
 
 def measure(trace: Trace) -> RequestMetrics:
@@ -82,6 +90,7 @@ def measure(trace: Trace) -> RequestMetrics:
     first, last = (times[0], times[-1]) if times else (None, None)
     span = last - first if first is not None and last is not None and len(times) > 1 else None
     gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    shown = None if n_tokens is None else max(0, n_tokens - _hidden(trace))
     prompt = trace.usage.prompt_tokens if trace.usage else None
     cached = trace.usage.cached_tokens if trace.usage else None
     return RequestMetrics(
@@ -91,14 +100,14 @@ def measure(trace: Trace) -> RequestMetrics:
         ttfr_s=trace.t_s[0] if trace.t_s else None,
         ttft_s=first,
         e2el_s=last,
-        tpot_s=_ratio(span, n_tokens - 1 if n_tokens else None),
-        decode_tok_s=_ratio(_decoded(n_tokens, counts), span),
+        tpot_s=ratio(span, shown - 1 if shown else None),
+        decode_tok_s=ratio(_decoded(shown, counts), span),
         itl_p50_s=quantile(gaps, 0.5),
         itl_p90_s=quantile(gaps, 0.9),
         itl_p99_s=quantile(gaps, 0.99),
         itl_max_s=max(gaps, default=None),
-        tokens_per_chunk=_ratio(n_tokens, len(times)),
+        tokens_per_chunk=ratio(shown, len(times)),
         prompt_tokens=prompt,
         cached_tokens=cached,
-        prefill_tok_s=_ratio(None if prompt is None or cached is None else prompt - cached, first),
+        prefill_tok_s=ratio(None if prompt is None or cached is None else prompt - cached, first),
     )

@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar on a terminal, one line per run elsewhere."""
+"""Progress on stderr: one line per finished run, and a clock on a terminal."""
 
 from __future__ import annotations
 
@@ -6,21 +6,16 @@ import contextlib
 from collections.abc import Iterator
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from bench.run import Report
+from bench.lanes import Report
 
 
 @contextlib.contextmanager
-def reporter(total: int) -> Iterator[Report]:
-    """A function that prints one finished run and moves the bar on by one of `total`."""
+def reporter() -> Iterator[Report]:
+    """A function that prints one line of progress; below the lines the time that has passed, where somebody watches."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    columns = (TextColumn("measuring"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (SpinnerColumn(), TextColumn("measuring"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=total)
-
-        def report(line: str) -> None:
-            console.print(line, markup=False)
-            bar.advance(task)
-
-        yield report
+        bar.add_task("", total=None)
+        yield lambda line: console.print(line, markup=False)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from typing import Literal
 
 from bench.counters import Counters, delta
-from bench.measure import RequestMetrics
+from bench.measure import RequestMetrics, ratio
 from bench.trace import Fact
 
 _NAN = re.compile(r"\bnan\b", re.IGNORECASE)
@@ -26,12 +28,12 @@ class Isolation(Fact):
     held: bool | None
 
 
-def isolation(before: Counters | None, after: Counters | None, metrics: RequestMetrics) -> Isolation:
-    """Compare two counter readings with what this client knows it caused."""
+def isolation(before: Counters | None, after: Counters | None, *own: RequestMetrics) -> Isolation:
+    """Compare two counter readings with what this client knows it caused between them: one request, or all of a round."""
     moved = delta(before, after)
     idle = None if before is None or after is None else _idle(before, after)
-    generation = _same(moved.generation_tokens, metrics.n_tokens)
-    prompt = _same(moved.prompt_tokens, metrics.prompt_tokens)
+    generation = _same(moved.generation_tokens, _total(metrics.n_tokens for metrics in own))
+    prompt = _same(moved.prompt_tokens, _total(metrics.prompt_tokens for metrics in own))
     known = [check for check in (idle, generation, prompt) if check is not None]
     return Isolation(idle=idle, own_generation=generation, own_prompt=prompt, held=all(known) if known else None)
 
@@ -42,8 +44,58 @@ def _idle(before: Counters, after: Counters) -> bool | None:
     return not any(known) if known else None
 
 
+def _total(counts: Iterable[int | None]) -> int | None:
+    """The sum, or None when any part is unknown."""
+    known = list(counts)
+    return sum(n for n in known if n is not None) if known and None not in known else None
+
+
 def _same(moved: int | None, own: int | None) -> bool | None:
     return None if moved is None or own is None else moved == own
+
+
+class CacheProof(Fact):
+    """What share of a prompt the server took from its prefix cache, read from data and never from intent. None: not stated.
+
+    source: the request's own usage, else the server's counters around a request that ran alone. share = cached / prompt tokens.
+    label: cold, when no more was cached than the part that every request shares (chat template, see `common_tokens`) or 5 %; warm,
+    when all but 5 % was; else partial (an edited prompt, or a cache of coarse pages). prefill_tok_s: uncached prompt tokens / TTFT.
+    """
+
+    source: Literal["usage", "counters"] | None
+    cached_tokens: int | None
+    share: float | None
+    label: Literal["cold", "warm", "partial"] | None
+    prefill_tok_s: float | None
+
+
+_COLD_SHARE, _WARM_SHARE = 0.05, 0.95
+
+
+def cache_proof(metrics: RequestMetrics, counted: int | None, common_tokens: int | None) -> CacheProof:
+    """`counted`: how far the server's counter of cached tokens moved while this request ran alone.
+
+    common_tokens: an upper bound for the tokens that any two requests have in common, such as the prompt tokens of the warm-up.
+    """
+    cached = metrics.cached_tokens if metrics.cached_tokens is not None else counted
+    source: Literal["usage", "counters"] | None = None if cached is None else "counters" if metrics.cached_tokens is None else "usage"
+    prompt = metrics.prompt_tokens
+    uncached = None if prompt is None or cached is None else prompt - cached
+    return CacheProof(
+        source=source,
+        cached_tokens=cached,
+        share=ratio(cached, prompt),
+        label=_label(cached, prompt, common_tokens or 0),
+        prefill_tok_s=ratio(uncached, metrics.ttft_s),
+    )
+
+
+def _label(cached: int | None, prompt: int | None, common: int) -> Literal["cold", "warm", "partial"] | None:
+    if cached is None or not prompt:
+        return None
+    if cached <= max(common, _COLD_SHARE * prompt):
+        return "cold"
+    return "warm" if cached >= _WARM_SHARE * prompt else "partial"
 
 
 class Health(Fact):

@@ -17,10 +17,12 @@ import pydantic
 
 from bench.counters import Counters
 from bench.errors import BadRequest, InvalidMeasurement
+from bench.hygiene import Hygiene
 from bench.measure import RequestMetrics
-from bench.proofs import Health, Isolation, ProbeResult
+from bench.proofs import CacheProof, Health, Isolation, ProbeResult
+from bench.rounds import Place, Round, Shape
 from bench.summarize import Summary
-from bench.trace import Fact, Trace
+from bench.trace import Fact, Trace, Usage
 
 SCHEMA: Literal["spark-lab/receipt/v1"] = "spark-lab/receipt/v1"
 
@@ -61,7 +63,12 @@ class Sent(Fact):
 
 
 class Protocol(Fact):
-    """How it was measured. Two receipts may be compared only when these agree."""
+    """How it was measured. Two receipts may be compared only when these agree.
+
+    runs: rounds, each with every prompt once, where the phase is of that kind. requests: all measured requests. natural_end: answers
+    may end by themselves; else all must reach their token limit. depth_tokens: length that the prompts were fitted to, 0 = just the
+    task. The fields with a default came later: a receipt without them was measured without what they state.
+    """
 
     phase: str
     prompts: tuple[Sent, ...]
@@ -74,16 +81,26 @@ class Protocol(Fact):
     warm_up: str
     concurrency: int
     dialect: Literal["vllm", "llamacpp", "openai"]
+    natural_end: bool | None = None
+    depth_tokens: int | None = None
+    requests: int | None = None
+    shape: Shape | None = None
 
 
 class Run(Fact):
-    """One measured request: what was sent, the raw trace, the counter readings around it, and what follows from them."""
+    """One measured request: what was sent, the raw trace, the counter readings around it, and what follows from them.
+
+    A request that ran with others shares the readings and the hygiene of its Round, see `place`; its own are None.
+    """
 
     index: int
     prompt: str
     salt: str | None
     started_utc: str
     request_sha256: str
+    place: Place | None = None
+    hygiene: Hygiene | None = None
+    cache: CacheProof | None = None
     trace: Trace
     before: Counters | None
     after: Counters | None
@@ -106,7 +123,9 @@ class Payload(Fact):
     notes: tuple[str, ...]
     tool: Tool
     system: System
+    warm_up: Usage | None = None  # the token counts of the unmeasured first request
     protocol: Protocol
+    rounds: tuple[Round, ...] = ()
     runs: tuple[Run, ...]
     coherence: tuple[ProbeResult, ...] | None
     summary: Summary

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
+from bench.cells import Cell
 from bench.counters import Counters, delta
-from bench.measure import RequestMetrics, quantile
+from bench.goodput import Goodput
+from bench.groups import GroupMetrics
+from bench.interference import Interference
+from bench.measure import RequestMetrics
+from bench.spread import Spread, spread
 from bench.trace import Fact
 
-
-class Spread(Fact):
-    """n values: median, extremes and median absolute deviation, in the unit of the field that holds them."""
-
-    n: int
-    median: float
-    min: float
-    max: float
-    mad: float
+__all__ = ["Acceptance", "GoodputSummary", "GroupSummary", "MixedSummary", "Spread", "Summary", "spread", "summarize"]
 
 
 class Acceptance(Fact):
@@ -34,8 +30,54 @@ class Acceptance(Fact):
     per_position: tuple[float, ...]
 
 
+class GroupSummary(Fact):
+    """Rounds of several lanes at once; each spread is over the rounds, its fields as in GroupMetrics. Never a sum of stream rates."""
+
+    rounds: int
+    lanes: int
+    wall_tok_s: Spread | None
+    steady_tok_s: Spread | None
+    steady_s: Spread | None
+    ttft_p50_s: Spread | None
+    ttft_max_s: Spread | None
+    fairness: Spread | None
+    preemptions: int | None
+
+
+class MixedSummary(Fact):
+    """Rounds with a newcomer among decoding incumbents; each spread is over the rounds, its fields as in Interference."""
+
+    rounds: int
+    incumbents: int
+    before_tok_s: Spread | None
+    during_tok_s: Spread | None
+    after_tok_s: Spread | None
+    during_share: Spread | None
+    worst_gap_s: Spread | None
+    newcomer_ttft_s: Spread | None
+    newcomer_slowdown: Spread | None
+
+
+class GoodputSummary(Fact):
+    """Open-loop rounds; each spread is over the rounds, its fields as in Goodput. lateness_max_s: the latest dispatch of all."""
+
+    rounds: int
+    requests: int
+    good: int
+    attainment: Spread | None
+    goodput_req_s: Spread | None
+    completed_req_s: Spread | None
+    offered_req_s: Spread | None
+    output_tok_s: Spread | None
+    lateness_max_s: float | None
+    in_flight_max: int
+
+
 class Summary(Fact):
-    """Over the runs that ended without an error. None: no run gave the figure."""
+    """Over the runs that ended without an error. None: no run gave the figure, or the phase has none.
+
+    decode_tok_s is that of single requests, also where several ran at once; the group's own rates are in `group`.
+    """
 
     runs: int
     failed_runs: int
@@ -49,16 +91,10 @@ class Summary(Fact):
     cached_share: float | None
     token_sources: tuple[str, ...]
     acceptance: Acceptance | None
-
-
-def spread(values: Iterable[float | None]) -> Spread | None:
-    """The spread of the values that are known; None when none is."""
-    known = sorted(value for value in values if value is not None)
-    if not known:
-        return None
-    middle = statistics.median(known)
-    deviations = [abs(value - middle) for value in known]
-    return Spread(n=len(known), median=middle, min=known[0], max=known[-1], mad=quantile(deviations, 0.5) or 0.0)
+    group: GroupSummary | None = None
+    cells: tuple[Cell, ...] | None = None
+    mixed: MixedSummary | None = None
+    goodput: GoodputSummary | None = None
 
 
 def acceptance(readings: Sequence[tuple[Counters | None, Counters | None]]) -> Acceptance | None:
@@ -101,4 +137,38 @@ def summarize(metrics: Sequence[RequestMetrics], failed_runs: int, readings: Seq
         cached_share=sum(cached) / sum(prompt) if prompt else None,
         token_sources=tuple(sorted({m.token_source for m in metrics if m.token_source})),
         acceptance=acceptance(readings),
+    )
+
+
+def summarize_groups(groups: Sequence[GroupMetrics], preemptions: int | None) -> GroupSummary | None:
+    """Over the rounds; None without one. preemptions: how far the server's counter moved in all rounds."""
+    if not groups:
+        return None
+    names = ("wall_tok_s", "steady_tok_s", "steady_s", "ttft_p50_s", "ttft_max_s", "fairness")
+    spreads = {name: spread(getattr(group, name) for group in groups) for name in names}
+    return GroupSummary(rounds=len(groups), lanes=max(group.lanes for group in groups), preemptions=preemptions, **spreads)
+
+
+def summarize_mixed(rounds: Sequence[Interference]) -> MixedSummary | None:
+    """Over the rounds; None without one."""
+    if not rounds:
+        return None
+    names = [name for name in MixedSummary.model_fields if name not in ("rounds", "incumbents")]
+    spreads = {name: spread(getattr(one, name) for one in rounds) for name in names}
+    return MixedSummary.model_validate({"rounds": len(rounds), "incumbents": max(one.incumbents for one in rounds), **spreads})
+
+
+def summarize_goodput(rounds: Sequence[Goodput]) -> GoodputSummary | None:
+    """Over the rounds; None without one."""
+    if not rounds:
+        return None
+    names = ("attainment", "goodput_req_s", "completed_req_s", "offered_req_s", "output_tok_s")
+    latest = [one.lateness_s.max for one in rounds if one.lateness_s]
+    return GoodputSummary(
+        rounds=len(rounds),
+        requests=sum(one.requests for one in rounds),
+        good=sum(one.good for one in rounds),
+        lateness_max_s=max(latest, default=None),
+        in_flight_max=max(one.in_flight_max for one in rounds),
+        **{name: spread(getattr(one, name) for one in rounds) for name in names},
     )

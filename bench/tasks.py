@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import cli
-from bench import workload
 from bench.errors import BadRequest, BenchError, InvalidMeasurement
+from bench.phases.names import PHASES
 
 ROOT = Path(__file__).resolve().parent.parent
 RECEIPTS, FIGURES = ROOT / "results" / "receipts", ROOT / "results" / "figures"
@@ -35,18 +35,27 @@ class ServerFlags:
 class BenchFlags(ServerFlags):
     """Flags of `invoke bench`."""
 
-    phase: str = cli.flag(", ".join((*workload.PHASES, "all")), "prose", choices=(*workload.PHASES, "all"))
-    runs: int = cli.flag("measured requests per prompt", 5, kind="whole", low=1, high=1000)
+    phase: str = cli.flag(", ".join((*PHASES, "all")), "prose", choices=(*PHASES, "all"))
+    runs: int | None = cli.flag("rounds (default: the phase's own, 5 for plain decode)", kind="whole", low=1, high=1000)
+    concurrency: tuple[int, ...] = cli.flag("lanes at once, as 1,2,4: one receipt each (default: the phase's own)", (), kind="list", low=1)
+    depths: tuple[int, ...] | None = cli.flag("prompt tokens, as 0,8192: one receipt each (default: scaled to the context)", kind="list")
+    quick: bool = cli.flag("a trial of the whole way: one run, short prompts and answers", False)
     max_tokens: int | None = cli.flag("longest answer (default: the workload's own)", kind="whole", low=1)
     arm: str = cli.flag("name of the configuration, for comparisons", "default")
     skip_coherence: bool = cli.flag("leave out the three coherence probes", False)
     keep_prefix_cache: bool = cli.flag("send the very same prompt each run, without a salt", False)
     stall_timeout: float = cli.flag("seconds without data that end a run", 120, kind="number", low=0.1)
     out: str | None = cli.flag("a .json file or a folder (default results/receipts/)")
+    rate: float = cli.flag("open-loop: requests per second", 0.5, kind="number", low=0.001)
+    requests: int = cli.flag("open-loop: how many", 20, kind="whole", low=2)
+    slo_ttft: float = cli.flag("open-loop: objective for TTFT, seconds", 2.0, kind="number")
+    slo_tpot: float = cli.flag("open-loop: objective for TPOT, seconds", 0.1, kind="number")
+    seed: int = cli.flag("open-loop: seed of the arrival times", 1, kind="whole")
+    turns: int = cli.flag("agents: turns of each conversation", 4, kind="whole", low=1)
 
     @property
     def phases(self) -> tuple[str, ...]:
-        return workload.PHASES if self.phase == "all" else (self.phase,)
+        return PHASES if self.phase == "all" else (self.phase,)
 
 
 @dataclass(frozen=True)
@@ -75,29 +84,45 @@ def _server(flags: ServerFlags) -> _Found:
     return _Found(record["base_url"], key, flags.model or record["model"], identity.system(record))
 
 
-@cli.flag_task(BenchFlags)
-def bench(ctx: Any, flags: BenchFlags) -> int:
-    """Measure a running server: one receipt per phase. Exit 1: an output gate failed; 3: invalid measurement."""
-    from bench import bench_decode
-    from bench.progress import reporter
-    from bench.receipt import System
-    from bench.run import Options
+def _options(flags: BenchFlags) -> Any:
+    """The bench.run.Options that the flags say."""
+    from bench.goodput import Slo
+    from bench.run import Load, Options
     from bench.stream import Deadlines
 
-    options = Options(
+    return Options(
         runs=flags.runs,
         max_tokens=flags.max_tokens,
         salted=not flags.keep_prefix_cache,
         coherence=not flags.skip_coherence,
         arm=flags.arm,
         deadlines=Deadlines(stall_s=flags.stall_timeout),
+        quick=flags.quick,
+        load=Load(flags.rate, flags.requests, Slo(ttft_s=flags.slo_ttft, tpot_s=flags.slo_tpot), flags.seed, flags.turns),
     )
+
+
+@cli.flag_task(BenchFlags)
+def bench(ctx: Any, flags: BenchFlags) -> int:
+    """Measure a running server: one receipt per phase, concurrency and depth. Exit 1: an output gate failed; 3: invalid measurement."""
+    from bench import bench_decode
+    from bench.progress import reporter
+    from bench.receipt import System
+
     found = _server(flags)
-    out = Path(flags.out) if flags.out else None
-    system = System.model_validate(found.system)
-    job = bench_decode.Job(found.base_url, flags.phases, found.model, found.api_key, out, system, options)
+    job = bench_decode.Job(
+        found.base_url,
+        flags.phases,
+        found.model,
+        found.api_key,
+        out=Path(flags.out) if flags.out else None,
+        system=System.model_validate(found.system),
+        options=_options(flags),
+        concurrency=flags.concurrency,
+        depths=flags.depths,
+    )
     try:
-        with reporter(len(flags.phases) * flags.runs) as report:
+        with reporter() as report:
             written = bench_decode.bench(job, report)
     except KeyboardInterrupt:
         raise InvalidMeasurement("interrupted before the first run: nothing was measured") from None
@@ -180,9 +205,24 @@ def table(ctx: Any, paths: str = "", json: bool = False) -> None:
         print(tables.markdown(receipts))
 
 
+@cli.task(help={"paths": _PATHS, "format": "llama-benchy, llama-benchy-json, csv or vllm (default llama-benchy)"})
+def export(ctx: Any, paths: str = "", format: str = "llama-benchy") -> None:
+    """Receipts in the form of another tool on stdout; unsound or invalid ones are named and left out."""
+    from bench import export as exports
+    from bench import table as tables
+
+    form = cli.choice("format", format, exports.FORMATS) or exports.FORMATS[0]
+    receipts, left_out = tables.load(_paths(paths))
+    for line in left_out:
+        _note(f"left out: {line}")
+    if not receipts:
+        raise InvalidMeasurement("no valid receipt to export\ntry: invoke bench")
+    print(exports.render(receipts, form))
+
+
 @cli.task(help={"paths": _PATHS, "out": "folder (default results/figures/)"})
 def plot(ctx: Any, paths: str = "", out: str | None = None) -> None:
-    """Decode throughput per run and acceptance per position as PNG and SVG, from receipts only."""
+    """Decode throughput, acceptance per position, and throughput against latency as PNG and SVG, from receipts only."""
     from bench import plot as plots
     from bench import table as tables
     from bench.receipt import shown

@@ -12,7 +12,7 @@ from bench.errors import BadRequest
 from bench.trace import Fact
 
 FOLDER = Path(__file__).resolve().parent / "workloads"
-PHASES = ("prose", "structured", "code", "long-context")
+PHASES = ("prose", "structured", "code", "json", "short-code", "long-context")  # those with a file of prompts
 
 
 def sha256(text: str) -> str:
@@ -34,11 +34,15 @@ class Prompt(Fact):
 
 
 class Workload(Fact):
-    """A phase: what it shows, its default answer length in tokens, and its prompts (each run sends every one once)."""
+    """A phase: what it shows, its default answer length in tokens, and its prompts, a different one for each lane.
+
+    natural_end: answers may end by themselves; else every answer must reach the token limit, so that all do the same work.
+    """
 
     phase: str
     summary: str
     max_tokens: int = pydantic.Field(ge=1)
+    natural_end: bool = False
     prompts: tuple[Prompt, ...] = pydantic.Field(min_length=1)
 
 
@@ -53,9 +57,14 @@ def load(phase: str) -> Workload:
         raise BadRequest(f"{path.name}: {error}") from error
 
 
-def salted(prompt: Prompt, salt: str | None) -> str:
+def made(id: str, text: str) -> Prompt:
+    """A prompt whose text was composed here."""
+    return Prompt(id=id, sha256=sha256(text), text=text)
+
+
+def salted(text: str, salt: str | None) -> str:
     """The text that is sent. A salt in front of it keeps a prefix cache from serving what an earlier run computed."""
-    return prompt.text if salt is None else f"[{salt}] {prompt.text}"
+    return text if salt is None else f"[{salt}] {text}"
 
 
 def warm_up() -> Prompt:

@@ -89,7 +89,7 @@ def test_the_command_of_the_server_is_in_the_receipt_without_its_paths(receipt: 
 
 
 def test_ctrl_c_during_a_measurement_leaves_the_server_alone(user: User, tmp_path: Path) -> None:
-    words = ["bench", "--phase", "long-context", "--runs", "3", "--out", str(tmp_path)]
+    words = ["bench", "--phase", "prefill", "--depths", "3000", "--runs", "3", "--out", str(tmp_path)]
     child = subprocess.Popen([sys.executable, "-m", "invoke", *words], cwd=ROOT, env=user.env, stderr=subprocess.PIPE, text=True)
     time.sleep(12)  # warm-up and probes take some 5 s, the first run's prefill alone 20
     child.send_signal(signal.SIGINT)

@@ -18,7 +18,7 @@ from bench.receipt import Receipt
 from tests.bench.scripted import MEASURED, SOUND, scenario
 from tests.fakes.builders import server_error, text_reply, uniform
 from tests.fakes.records import RequestRecord
-from tests.fakes.script import Content, Cut, Finish, Reply, Role, Scenario, Stall
+from tests.fakes.script import Content, Cut, Done, Finish, Reply, Role, Scenario, Stall, Usage
 from tests.fakes.sse_server import ScriptedServer
 
 ROOT = Path(__file__).parents[2]
@@ -152,7 +152,8 @@ def test_incoherence_fails_the_gate_but_the_figures_stay(tmp_path: Path, capsys:
 
 
 def test_nan_in_the_answer_fails_the_gate_and_finance_does_not(tmp_path: Path) -> None:
-    with ScriptedServer(scenario(text_reply("finance and nanoseconds"), text_reply("nan nan nan"))) as server:
+    answers = [Reply([Role(), Content(text, 3), Finish("length"), Usage(), Done()]) for text in ("finance and nanoseconds", "nan nan nan")]
+    with ScriptedServer(scenario(*answers)) as server:
         assert measure(server, tmp_path) == 1
     assert only(tmp_path).failed_gates == ("run 1: nan",)
 
@@ -248,7 +249,7 @@ def test_ctrl_c_leaves_a_partial_receipt_marked_invalid(tmp_path: Path, where: s
     receipt = only(tmp_path / "invalid")
     assert [run.trace.error for run in receipt.runs] == ([] if where == "probe" else [None, "interrupted"])
     expected = "only 0 of 3 runs were made" if where == "probe" else "run 1: interrupted"
-    assert receipt.invalid_because == (expected,)
+    assert receipt.invalid_because[0] == expected
 
 
 def _wait_for_chats(server: ScriptedServer, count: int) -> None:

@@ -107,6 +107,17 @@ CASES = [
         trace((0.5, "c", 1), (0.6, "c", None), (0.9, "c", 5), counts="usage", usage=Usage(completion_tokens=5)),
         {"token_source": "final_usage", "decode_tok_s": 10.0},
     ),
+    Case(
+        # 950 tokens of hidden reasoning, then 51 of answer in 1 s; dividing all 1,001 by that second would give 1,000 tok/s
+        "reasoning that is counted but not streamed is in no rate",
+        trace((30.0, "c", None), (30.5, "c", None), (31.0, "c", None), usage=Usage(completion_tokens=1001, reasoning_tokens=950)),
+        {"n_tokens": 1001, "decode_tok_s": 50.0, "tpot_s": 0.02, "tokens_per_chunk": 17.0, "ttft_s": 30.0},
+    ),
+    Case(
+        "the same with counts in the chunks",
+        trace((30.0, "c", 951), (31.0, "c", 1001), counts="usage", usage=Usage(completion_tokens=1001, reasoning_tokens=950)),
+        {"decode_tok_s": 50.0, "tpot_s": 0.02},
+    ),
     Case("nothing came", trace(error="HTTP 500"), {"ttfr_s": None, "ttft_s": None, "n_tokens": None, "itl_p99_s": None}),
 ]  # fmt: skip
 

@@ -11,8 +11,10 @@ import pytest
 from matplotlib.collections import PathCollection
 
 from bench import plot, table
+from bench.derive import derived
 from bench.errors import InvalidMeasurement
 from bench.receipt import Receipt, seal, write
+from tests.bench.rounds_sample import grouped
 from tests.bench.samples import run, sample
 
 ROOT = Path(__file__).parents[2]
@@ -78,7 +80,9 @@ def sealed(folder: Path) -> list[Receipt]:
 def test_figures_are_written_and_the_same_receipts_give_the_same_bytes(folder: Path, tmp_path: Path) -> None:
     first = plot.write(sealed(folder), tmp_path / "one")
     second = plot.write(sealed(folder), tmp_path / "two")
-    assert [path.name for path in first] == ["decode.png", "decode.svg", "acceptance.png", "acceptance.svg"]
+    assert [path.name for path in first] == [
+        "decode.png", "decode.svg", "acceptance.png", "acceptance.svg", "latency.png", "latency.svg",
+    ]  # fmt: skip
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
     assert first[0].read_bytes().startswith(b"\x89PNG")
 
@@ -97,6 +101,30 @@ def test_acceptance_line_has_the_stated_positions(folder: Path) -> None:
     line = plot.acceptance_figure(sealed(folder)).axes[0].lines[0]
     # 4 drafts a run: position 1 accepted in all 4, position 2 in 2
     assert np.asarray(line.get_ydata()).tolist() == [1.0, 0.5]
+
+
+def test_lanes_and_depth_have_columns_only_where_there_are_some() -> None:
+    plain, lanes = seal(sample()), seal(grouped())
+    deep = sample()
+    deep = derived(deep.model_copy(update={"protocol": deep.protocol.model_copy(update={"phase": "prefill", "depth_tokens": 20})}))
+    head, _, *rows = table.markdown([plain, lanes, seal(deep)]).splitlines()
+    assert "| lanes | depth, tokens | runs |" in head
+    assert "| group steady tok/s | group wall tok/s | prefill tok/s | cached share | TTFT ms, median |" in head
+    assert "goodput" not in head
+    # by kit, phase, arm, lanes: prefill at depth 20, prose alone, prose of two lanes
+    assert "| prefill | default | - | 20 | 2 | 45.0 (40.0-50.0) | - | - | 100 | 0% | 200 |" in rows[0]
+    assert "| prose | default | - | - | 2 | 45.0 (40.0-50.0) | - | - | - | - | 200 |" in rows[1]
+    # two lanes: decode rates 1, 1, 0.75 and 0.75; steady 2 and 1.5; wall 1.6 twice; TTFT 1, 1.5, 1, 1 s
+    assert "| prose | default | 2 | - | 4 | 0.9 (0.8-1.0) | 1.8 | 1.6 | - | - | 1000 |" in rows[2]
+
+
+def test_throughput_against_latency() -> None:
+    axes = plot.latency_figure([seal(grouped()), seal(sample())]).axes[0]
+    (line,) = axes.lines  # one kit, phase and arm
+    # one lane: TTFT 0.2 s, 11 tokens in 0.45 and 0.4 s; two lanes: median over rounds of 1.25 and 1 s, 1.6 tok/s
+    assert np.asarray(line.get_xdata()).tolist() == pytest.approx([0.2, 1.125])
+    assert np.asarray(line.get_ydata()).tolist() == pytest.approx([(11 / 0.45 + 11 / 0.4) / 2, 1.6])
+    assert [note.get_text() for note in axes.texts] == ["1", "2"]
 
 
 def test_nothing_to_plot(tmp_path: Path) -> None:

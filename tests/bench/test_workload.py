@@ -7,6 +7,7 @@ import pytest
 
 from bench import workload
 from bench.errors import BadRequest
+from bench.phases.names import DECODE
 
 
 @pytest.mark.parametrize("phase", workload.PHASES)
@@ -17,8 +18,14 @@ def test_every_phase_loads_and_its_hash_is_right(phase: str) -> None:
         assert prompt.sha256 == hashlib.sha256(prompt.text.encode("utf-8")).hexdigest()
 
 
-def test_long_context_is_long() -> None:
-    assert len(workload.load("long-context").prompts[0].text) > 8000
+@pytest.mark.parametrize("phase", DECODE)
+def test_every_lane_up_to_eight_has_a_text_of_its_own(phase: str) -> None:
+    prompts = workload.load(phase).prompts
+    assert len({prompt.text for prompt in prompts}) == len({prompt.id for prompt in prompts}) >= 8
+
+
+def test_only_short_code_may_end_by_itself() -> None:
+    assert [phase for phase in workload.PHASES if workload.load(phase).natural_end] == ["short-code"]
 
 
 def test_a_changed_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,7 +37,7 @@ def test_a_changed_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_unknown_phase() -> None:
-    with pytest.raises(BadRequest, match="known: prose, structured, code, long-context"):
+    with pytest.raises(BadRequest, match="known: prose, structured, code, json, short-code"):
         workload.load("poetry")
 
 
@@ -41,5 +48,5 @@ def test_the_warm_up_is_measured_nowhere() -> None:
 
 def test_salt_stands_in_front() -> None:
     prompt = workload.load("prose").prompts[0]
-    assert workload.salted(prompt, "0a1b2c3d").startswith("[0a1b2c3d] Explain")
-    assert workload.salted(prompt, None) == prompt.text
+    assert workload.salted(prompt.text, "0a1b2c3d").startswith("[0a1b2c3d] Explain")
+    assert workload.salted(prompt.text, None) == prompt.text
