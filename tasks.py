@@ -4,6 +4,7 @@ from invoke import Collection
 
 import cli
 from bench import tasks as bench_tasks
+from bench.compare import tasks as compare_tasks
 from cli import develop
 from cluster import tasks as cluster_tasks
 
@@ -24,6 +25,9 @@ namespace = Collection(
     bench_tasks.ask,
     bench_tasks.table,
     bench_tasks.plot,
+    compare_tasks.compare,
+    compare_tasks.bench_plan,
+    compare_tasks.bench_run,
     develop.demo,
     develop.test,
     develop.testbed,

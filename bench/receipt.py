@@ -92,8 +92,16 @@ class Run(Fact):
     health: Health
 
 
+class Slot(Fact):
+    """The place in a plan (see bench/campaign) that the boot filled: the plan's seal, the slot from 0, and which attempt at it."""
+
+    plan: str = pydantic.Field(pattern=r"^sha256:[0-9a-f]{64}$")
+    slot: int = pydantic.Field(ge=0)
+    attempt: int = pydantic.Field(ge=1)
+
+
 class Payload(Fact):
-    """A receipt without its seal."""
+    """A receipt without its seal. plan: None for a measurement that belongs to no plan."""
 
     receipt: Literal["spark-lab/receipt/v1"] = SCHEMA
     id: str
@@ -110,6 +118,7 @@ class Payload(Fact):
     runs: tuple[Run, ...]
     coherence: tuple[ProbeResult, ...] | None
     summary: Summary
+    plan: Slot | None = None
 
 
 class Receipt(Payload):

@@ -12,7 +12,12 @@ OURS = {"cluster", "bench", "cli", "ablit", "overlay", "tests", "tasks", "notebo
 PACKAGES = ("cluster", "bench", "cli")
 
 # what a module with tasks may import of ours beside its own package: the first folder decides
-GLUE = {"cluster": {"cli"}, "bench": {"cli", "cluster"}, "ablit": {"cli", "bench", "cluster"}, "tasks.py": {"cli", "cluster", "bench", "ablit"}}
+GLUE = {
+    "cluster": {"cli"},
+    "bench": {"cli", "cluster"},
+    "ablit": {"cli", "bench", "cluster"},
+    "tasks.py": {"cli", "cluster", "bench", "ablit"},
+}
 # package -> the only files that may import it
 DOORS = {
     "fabric": {"cluster/ssh.py"},
@@ -20,6 +25,7 @@ DOORS = {
     "openai": {"bench/stream.py"},
     "pandas": {"bench/table.py"},
     "matplotlib": {"bench/plot.py"},
+    "numpy": {"bench/calibration.py"},
     "xllamacpp": {"cluster/engines/llama_server.py"},
 }
 
