@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bench.campaign.plan import Arm, Plan, read
 from bench.errors import BenchError, InvalidMeasurement
-from bench.receipt import Payload, Receipt, Slot, find, seal, shown, write
+from bench.receipt import Payload, Receipt, Slot, seal, shown, write
 from bench.receipt import read as read_receipt
 
 Say = Callable[[str], None]
@@ -56,20 +56,24 @@ def opened(path: Path) -> Campaign:
     return Campaign(plan, path if path.is_dir() else path.parent)
 
 
-def finished(campaign: Campaign) -> dict[int, list[Receipt]]:
-    """The receipts of every finished slot. Raises InvalidMeasurement for a receipt of another plan or a slot of the wrong arm."""
-    found: dict[int, list[Receipt]] = {}
-    files = find([campaign.receipts]) if any(campaign.receipts.glob("*.json")) else []
-    for path in files:
+def _by_slot(campaign: Campaign) -> dict[int, dict[Path, Receipt]]:
+    """The tagged receipts, by slot. Raises InvalidMeasurement for a receipt of another plan or a slot of the wrong arm."""
+    found: dict[int, dict[Path, Receipt]] = {}
+    for path in sorted(campaign.receipts.glob("*.json")):
         receipt = read_receipt(path)
         slot = receipt.plan
         if slot is None or slot.plan != campaign.plan.seal:
             raise InvalidMeasurement(f"{shown(path)}: field plan: the receipt belongs to {'another' if slot else 'no'} plan")
         if slot.slot >= len(campaign.plan.order) or campaign.plan.order[slot.slot] != receipt.arm:
             raise InvalidMeasurement(f"{shown(path)}: field plan.slot: slot {slot.slot} is not one of arm {receipt.arm}")
-        found.setdefault(slot.slot, []).append(receipt)
+        found.setdefault(slot.slot, {})[path] = receipt
+    return found
+
+
+def finished(campaign: Campaign) -> dict[int, dict[Path, Receipt]]:
+    """The receipts of every finished slot, one that holds every phase of the plan, by file."""
     phases = set(campaign.plan.work.phases)
-    return {slot: receipts for slot, receipts in found.items() if {r.protocol.phase for r in receipts} == phases}
+    return {slot: made for slot, made in _by_slot(campaign).items() if {r.protocol.phase for r in made.values()} == phases}
 
 
 def state(campaign: Campaign) -> State:
@@ -82,17 +86,14 @@ def state(campaign: Campaign) -> State:
 
 
 def journal(campaign: Campaign) -> list[dict[str, str | int]]:
-    """The attempts so far; a last line that was cut off by a crash is left out."""
+    """The attempts so far; a line that was cut off by a crash is left out."""
     path = campaign.folder / "journal.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    entries = []
-    for number, line in enumerate(lines):
-        try:
-            entries.append(json.loads(line))
-        except ValueError:
-            if number < len(lines) - 1:
-                raise InvalidMeasurement(f"{shown(path)}: line {number + 1} is not readable") from None
-    return entries
+    whole = [line for line in lines if line.endswith("}")]
+    try:
+        return [json.loads(line) for line in whole]
+    except ValueError as error:
+        raise InvalidMeasurement(f"{shown(path)}: not readable: {error}") from None
 
 
 def _note(campaign: Campaign, event: str, slot: int, attempt: int, detail: str = "") -> None:
@@ -133,6 +134,7 @@ def _fill(campaign: Campaign, slot: int, attempt: int, boot: Boot) -> None:
     partial = campaign.folder / "partial"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
+    _set_aside(campaign, slot)
     _note(campaign, "start", slot, attempt)
     try:
         made = boot(campaign.plan.arm(slot), partial)
@@ -147,14 +149,21 @@ def _fill(campaign: Campaign, slot: int, attempt: int, boot: Boot) -> None:
     _note(campaign, "done", slot, attempt)
 
 
+def _set_aside(campaign: Campaign, slot: int) -> None:
+    """Receipts of a slot that was cut off while its receipts moved in: kept, but under invalid/."""
+    for path in _by_slot(campaign).get(slot, {}):
+        (campaign.receipts / "invalid").mkdir(exist_ok=True)
+        path.rename(campaign.receipts / "invalid" / path.name)
+
+
 def _tagged(receipt: Receipt, plan: Plan, slot: int, attempt: int) -> Receipt:
     payload = Payload.model_validate(receipt.model_dump(exclude={"seal"}))
     return seal(payload.model_copy(update={"plan": Slot(plan=plan.seal, slot=slot, attempt=attempt), "arm": plan.order[slot]}))
 
 
-def _check(campaign: Campaign, slot: int, made: Sequence[Receipt]) -> None:
+def _check(campaign: Campaign, slot: int, fresh: Sequence[Receipt]) -> None:
     """Keep invalid ones apart and refuse the slot; refuse a boot that is not fresh."""
-    bad = [receipt for receipt in made if not receipt.valid]
+    bad = [receipt for receipt in fresh if not receipt.valid]
     for receipt in bad:
         write(receipt, campaign.receipts / "invalid" / f"{slot:03d}-{receipt.arm}-{receipt.protocol.phase}-{receipt.id}.json")
     if bad:
@@ -162,11 +171,11 @@ def _check(campaign: Campaign, slot: int, made: Sequence[Receipt]) -> None:
         raise InvalidMeasurement(
             f"slot {slot + 1}: {reasons}\ntry: invoke bench-run {shown(campaign.folder)} (repeats this slot, then goes on)"
         )
-    boots = {receipt.system.boot for receipt in made}
-    used = {receipt.system.boot for receipts in finished(campaign).values() for receipt in receipts}
+    boots = {receipt.system.boot for receipt in fresh}
+    used = {receipt.system.boot for made in finished(campaign).values() for receipt in made.values()}
     if len(boots) != 1 or None in boots or boots & used:
         raise InvalidMeasurement(f"slot {slot + 1}: field system.boot: not one fresh boot: {', '.join(map(str, sorted(boots, key=str)))}")
-    missing = set(campaign.plan.work.phases) - {receipt.protocol.phase for receipt in made}
+    missing = set(campaign.plan.work.phases) - {receipt.protocol.phase for receipt in fresh}
     if missing:
         raise InvalidMeasurement(f"slot {slot + 1}: no receipt of phase {', '.join(sorted(missing))}")
 

@@ -17,7 +17,7 @@ from bench.compare.model import ArmFacts, Comparison, ControlResult, Sealed
 from bench.compare.verdict import Pair, Rules
 from bench.errors import InvalidMeasurement
 from bench.provenance import tool
-from bench.receipt import Receipt, find, seal_of
+from bench.receipt import Receipt, seal_of
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,7 @@ def of_plan(campaign: Campaign, receipts: Sequence[Receipt], differs: tuple[str,
 
 def planned_receipts(campaign: Campaign) -> list[Path]:
     """The files of the finished slots."""
-    wanted = {receipt.id for receipts in finished(campaign).values() for receipt in receipts}
-    paths = find([campaign.receipts]) if wanted else []
-    return [path for path in paths if any(id in path.name for id in wanted)]
+    return [path for made in finished(campaign).values() for path in made]
 
 
 def compare(question: Question) -> Comparison:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 
 from bench.compare.model import Comparison, EndpointResult, Interval
@@ -35,8 +36,8 @@ def _row(endpoint: EndpointResult) -> list[str]:
     return [
         endpoint.name + ("" if endpoint.primary else " (guard)"),
         endpoint.figure,
-        f"{sorted(a)[(len(a) - 1) // 2]:.2f}",
-        f"{sorted(b)[(len(b) - 1) // 2]:.2f}",
+        f"{statistics.median(a):.2f}",
+        f"{statistics.median(b):.2f}",
         f"{len(a)}+{len(b)}",
         f"{endpoint.change:+.1%}",
         _span(endpoint.interval),

@@ -22,13 +22,17 @@ SLOW_SHARE_STEP, LOW_RATIO_STEP = 0.10, 0.05
 
 @dataclass(frozen=True)
 class Rules:
-    """What decides. blocks: slot -> block when the plan's test permutes inside blocks. doubt: why all is descriptive only, or ""."""
+    """What decides. blocks: slot -> block when the plan's test permutes inside blocks. doubt: why all is descriptive only, or "".
+
+    draws: of the bootstrap, which decides nothing.
+    """
 
     primary: tuple[str, ...]
     margin: float = 0.02
     alpha: float = stats.ALPHA
     blocks: Mapping[int, int] | None = None
     doubt: str = ""
+    draws: int = 10_000
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,7 @@ def judge(pairs: Sequence[Pair], rules: Rules) -> list[EndpointResult]:
 
 def _result(pair: Pair, dealt: stats.Design, shift: stats.Shift, holm: float | None, rules: Rules) -> EndpointResult:
     runs_a, runs_b = [boot.runs for boot in pair.a], [boot.runs for boot in pair.b]
-    low, high = stats.bootstrap([_logs(runs) for runs in runs_a], [_logs(runs) for runs in runs_b])
+    low, high = stats.bootstrap([_logs(runs) for runs in runs_a], [_logs(runs) for runs in runs_b], rules.draws)
     word, why = _word(pair, shift, holm, rules)
     places = {boot.boot: at for at, boot in enumerate(pair.ordered)}
     return EndpointResult(
