@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import itertools
+import json
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -282,10 +283,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command line. Ends with 1 when a design of ours exceeds its level."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="where the receipt goes; without it only the table is printed")
+    parser.add_argument("--show", type=Path, help="simulate nothing: print the table of this receipt")
     parser.add_argument("--simulations", type=int, default=20_000, help="per cell; a tenth of it for the bootstraps")
     parser.add_argument("--seed", type=int, default=20261129)
     args = parser.parse_args(argv)
-    receipt = calibrate(args.simulations, args.seed)
+    receipt = json.loads(args.show.read_text(encoding="utf-8")) if args.show else calibrate(args.simulations, args.seed)
     if args.out:
         write(receipt, args.out)
     print(table(receipt))

@@ -51,14 +51,21 @@ def _span(interval: Interval) -> str:
     return f"{low} to {high}"
 
 
+# Why the test may be trusted; the false-alarm rates are in results/calibration.
+_VALID = {
+    "free": "holds for exchangeable boots; in ABBA order drift and positive autocorrelation only make it more careful",
+    "block": "holds by the drawn order inside blocks, whatever the drift",
+}
+
+
 def _details(endpoint: EndpointResult) -> list[str]:
     test, tail = endpoint.test, endpoint.tail
     drawn = f"{test.splits} splits drawn, error {test.p_error:.4f}" if test.p_error else f"all {test.splits} splits"
-    least = "unknown" if endpoint.detectable is None else f"{endpoint.detectable:.1%}"
+    least = "none with so few boots" if endpoint.detectable is None else f"{endpoint.detectable:.1%}"
     sd = "unknown" if endpoint.boot_sd is None else f"{endpoint.boot_sd:.2%}"
     return [
         f"{endpoint.name}: {endpoint.verdict}: {endpoint.why}",
-        f"  test: {test.kind} permutation of boot medians, {drawn}; smallest possible p {test.p_smallest:.3f}",
+        f"  test: {test.kind} permutation of boot medians, {drawn}; smallest possible p {test.p_smallest:.3f}; {_VALID[test.kind]}",
         f"  minimum detectable change (80 % of repeats): {least}; spread of boots {sd}",
         f"  slow runs: {tail.slow_share_a:.0%} and {tail.slow_share_b:.0%}, 10th percentile "
         f"{tail.low_ratio_a:.3f} and {tail.low_ratio_b:.3f} of the boot median: {tail.verdict}",
