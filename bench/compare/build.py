@@ -134,7 +134,7 @@ def _controls(question: Question) -> tuple[ControlResult, ...] | None:
     if not question.control or question.plan is None:
         return None
     tolerance = question.plan.rules.control_tolerance
-    return tuple(verdict.control(pair, tolerance[pair.name.partition(" x")[0]]) for pair in _pairs(question.a, question.control))
+    return tuple(verdict.control(pair, tolerance[pair.name.partition(" ")[0]]) for pair in _pairs(question.a, question.control))
 
 
 def _facts(receipts: Sequence[Receipt], settings: dict[str, str | int | float | bool | None]) -> ArmFacts:

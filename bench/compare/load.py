@@ -62,30 +62,47 @@ def _unusable(receipt: Receipt) -> str | None:
     if receipt.system.boot is None:
         return "field system.boot: unknown, so fresh boots cannot be told from repeats (measure a server that invoke up started)"
     if primary(receipt) is None:
-        return "field summary: holds no decode throughput"
+        return f"field summary: holds no figure of phase {receipt.protocol.phase} to compare"
     return None
 
 
 def key(receipt: Receipt) -> str:
-    """The endpoint a receipt belongs to: its phase, and the concurrency above one."""
-    many = receipt.protocol.concurrency
-    return receipt.protocol.phase if many == 1 else f"{receipt.protocol.phase} x{many}"
+    """The endpoint a receipt belongs to: its phase, the concurrency above one, and the depth of a prompt that was fitted to one."""
+    many, depth = receipt.protocol.concurrency, getattr(receipt.protocol, "depth_tokens", None)
+    lanes = "" if many == 1 else f" x{many}"
+    return f"{receipt.protocol.phase}{lanes}{'' if depth is None else f' @{depth}'}"
+
+
+# Phases that have no single figure of their own: what they show is a relation inside the receipt.
+_NO_PRIMARY = ("prefix", "mixed", "agents", "open-loop")
 
 
 def primary(receipt: Receipt) -> Endpoint | None:
-    """The receipt's main figure: decode throughput of single streams, the group's steady rate above one; None when unknown."""
-    if receipt.protocol.concurrency == 1:
-        runs = tuple(rate for run in receipt.runs if not run.trace.error and (rate := run.metrics.decode_tok_s) is not None)
-        return Endpoint("decode tok/s", statistics.median(runs), True, runs) if runs else None
-    group: Any = getattr(receipt.summary, "group", None)
-    value = None if group is None else _middle(group.steady_tok_s)
-    return None if value is None else Endpoint("group steady tok/s", value, True, (value,))
+    """The receipt's main figure, None when unknown: prefill throughput of the phase prefill, decode throughput of single streams, and
+    above one stream the rate while all lanes decode, by round."""
+    if receipt.protocol.phase in _NO_PRIMARY:
+        return None
+    if receipt.protocol.concurrency > 1:
+        return _endpoint("group steady tok/s", _steady(receipt))
+    good = [run.metrics for run in receipt.runs if not run.trace.error]
+    if receipt.protocol.phase == "prefill":
+        return _endpoint("prefill tok/s", [each.prefill_tok_s for each in good])
+    return _endpoint("decode tok/s", [each.decode_tok_s for each in good])
 
 
-def _middle(value: Any) -> float | None:
-    """A figure that is a Spread or a plain number."""
-    middle = getattr(value, "median", value)
-    return None if middle is None else float(middle)
+def _endpoint(name: str, values: Sequence[float | None]) -> Endpoint | None:
+    runs = tuple(value for value in values if value is not None)
+    return Endpoint(name, statistics.median(runs), True, runs) if runs else None
+
+
+def _steady(receipt: Receipt) -> list[float | None]:
+    """The steady rate of every round; of a receipt without rounds, the summary's."""
+    rounds: Any = getattr(receipt, "rounds", ())
+    groups = [each.group for each in rounds if each.group is not None]
+    if groups:
+        return [each.steady_tok_s for each in groups]
+    found: Any = getattr(getattr(receipt.summary, "group", None), "steady_tok_s", None)
+    return [getattr(found, "median", found)]
 
 
 def side_figures(receipts: Sequence[Receipt]) -> dict[str, float | None]:

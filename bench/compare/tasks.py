@@ -174,12 +174,14 @@ def _settings(given: Sequence[str], names: Sequence[str]) -> dict[str, dict[str,
 def _effective(kit: str, arm: Any) -> Any:
     """The arm's settings, known and allowed. Raises BadSettings; touches nothing."""
     from cluster import constraints, settings
+    from cluster.budget import fit
 
     for name in arm.settings:
         if name not in settings.NAMES and name not in settings.ALIASES:
             raise BadRequest(f"arm {arm.name}: unknown setting {name}\ntry: invoke config lists every setting")
     effective = settings.load({"kit": kit, **arm.settings})
     constraints.check(effective)
+    fit.refuse(effective)
     return effective
 
 
@@ -204,7 +206,6 @@ def bench_run(ctx: Any, paths: str = "", status: bool = False) -> None:
 def _boot_and_measure(plan: Any, effective: Any, arm: Any, folder: Path) -> list[Any]:
     """Restart the kit with the arm's settings, then measure every phase of the plan."""
     from bench import bench_decode
-    from bench.progress import reporter
     from bench.receipt import System
     from bench.run import Options
     from cluster import identity, lifecycle, session
@@ -215,8 +216,7 @@ def _boot_and_measure(plan: Any, effective: Any, arm: Any, folder: Path) -> list
     system = System.model_validate(identity.system(record))
     key = effective.settings.vllm_api_key
     job = bench_decode.Job(record["base_url"], plan.work.phases, record["model"], key, folder, system, options)
-    with reporter(len(plan.work.phases) * plan.work.runs) as report:
-        return [one.receipt for one in bench_decode.bench(job, report)]
+    return [one.receipt for one in bench_decode.bench(job, _say)]
 
 
 def _down(effective: Any) -> None:

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -181,16 +182,30 @@ def test_primary_figure_of_lanes_is_the_steady_rate() -> None:
     found = primary(single)
     assert found is not None
     assert (found.name, round(found.value), len(found.runs)) == ("decode tok/s", 50, 3)
-    lanes = receipt("x", "b1", 1, [40, 50], protocol_concurrency=4)
+    lanes = receipt("x", "b1", 1, [40, 50]).model_copy(update={"protocol": single.protocol.model_copy(update={"concurrency": 4})})
     assert (key(lanes), primary(lanes)) == ("prose x4", None)  # no group figures in this receipt: unknown, not a sum
 
-    class Group:
-        steady_tok_s, wall_tok_s = 123.0, 99.0
-
-    object.__setattr__(lanes.summary, "group", Group())
+    lanes.__dict__["rounds"] = (Round(GroupRate(120.0)), Round(None), Round(GroupRate(130.0)), Round(GroupRate(123.0)))
     found = primary(lanes)
     assert found is not None
-    assert (found.name, found.value) == ("group steady tok/s", 123.0)
+    assert (found.name, found.value, found.runs) == ("group steady tok/s", 123.0, (120.0, 130.0, 123.0))
+
+
+@dataclass
+class GroupRate:
+    steady_tok_s: float | None
+
+
+@dataclass
+class Round:
+    group: GroupRate | None
+
+
+def test_primary_figure_of_other_phases() -> None:
+    cold = primary(receipt("x", "b1", 1, [40, 50], phase="prefill"))
+    assert cold is not None
+    assert (cold.name, cold.value) == ("prefill tok/s", 100.0)  # 20 prompt tokens, none cached, in 0.2 s
+    assert primary(receipt("x", "b1", 1, [40, 50], phase="mixed")) is None
 
 
 def test_side_figures() -> None:
