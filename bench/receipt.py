@@ -53,6 +53,17 @@ class System(Fact):
     hardware: dict[str, str | int | float | None] | None = None
 
 
+class Slot(Fact):
+    """The place in a plan (see bench/campaign) that the boot filled: the plan's seal, the slot from 0, and which attempt at it.
+
+    Receipts that belong to no plan have none.
+    """
+
+    plan: str = pydantic.Field(pattern=r"^sha256:[0-9a-f]{64}$")
+    slot: int = pydantic.Field(ge=0)
+    attempt: int = pydantic.Field(ge=1)
+
+
 class Sent(Fact):
     """One prompt of the protocol; the text is that of the workload file, without the salt."""
 
@@ -92,21 +103,14 @@ class Run(Fact):
     health: Health
 
 
-class Slot(Fact):
-    """The place in a plan (see bench/campaign) that the boot filled: the plan's seal, the slot from 0, and which attempt at it."""
-
-    plan: str = pydantic.Field(pattern=r"^sha256:[0-9a-f]{64}$")
-    slot: int = pydantic.Field(ge=0)
-    attempt: int = pydantic.Field(ge=1)
-
-
 class Payload(Fact):
-    """A receipt without its seal. plan: None for a measurement that belongs to no plan."""
+    """A receipt without its seal."""
 
     receipt: Literal["spark-lab/receipt/v1"] = SCHEMA
     id: str
     created_utc: str
     arm: str
+    plan: Slot | None = None
     model: str
     valid: bool
     invalid_because: tuple[str, ...]
@@ -118,7 +122,6 @@ class Payload(Fact):
     runs: tuple[Run, ...]
     coherence: tuple[ProbeResult, ...] | None
     summary: Summary
-    plan: Slot | None = None
 
 
 class Receipt(Payload):
