@@ -1,6 +1,7 @@
 """Executing a plan: order, resumption, refusals. The boots here are made up; test_campaign.py runs real ones."""
 
 import fcntl
+import itertools
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,6 +19,9 @@ from bench.receipt import Receipt, find, read, write
 from tests.bench.compare.support import receipt, tagged
 from tests.bench.compare.test_plan import wanted
 from tests.bench.samples import run
+
+
+COUNT = itertools.count()
 
 
 class Boots:
@@ -39,7 +43,8 @@ class Boots:
     def receipts(self, arm: Arm, n: int) -> list[Receipt]:
         rate = 40 if arm.name.startswith("A") else 50
         later = {"created_utc": f"2099-01-01T00:{n:02}:00+00:00"}
-        return [receipt(arm.name, f"boot{id(self)}{n}", n, [rate + n / 10] * 3, phase=phase, **later) for phase in ("prose", "structured")]
+        boot = f"boot{next(COUNT)}"
+        return [receipt(arm.name, boot, n, [rate + n / 10] * 3, phase=phase, **later) for phase in ("prose", "structured")]
 
 
 def campaign(folder: Path, control: bool = False) -> Campaign:
