@@ -20,7 +20,6 @@ from tests.bench.compare.support import receipt, tagged
 from tests.bench.compare.test_plan import wanted
 from tests.bench.samples import run
 
-
 COUNT = itertools.count()
 
 
