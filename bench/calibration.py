@@ -65,8 +65,8 @@ def blocks_of(boots: int) -> list[int]:
 
 def shuffled_blocks(boots: int, rng: Rng) -> NDArray[np.bool_]:
     """Two of each arm in every block of four, in an order drawn anew."""
-    blocks = np.array(blocks_of(boots))
-    return np.concatenate([rng.permutation(np.arange((blocks == each).sum()) % 2 == 1) for each in sorted(set(blocks))])
+    sizes = np.unique(blocks_of(boots), return_counts=True)[1]
+    return np.concatenate([rng.permutation(np.arange(size) % 2 == 1) for size in sizes])
 
 
 def simulate(noise: Noise, slots: int, runs: int, count: int, rng: Rng) -> Array:
@@ -229,8 +229,7 @@ def power(count: int, rng: Rng) -> list[Cell]:
 
 def detected_80(boots: int, blocks: bool, count: int, rng: Rng) -> float:
     """The shift in boot standard deviations that the test finds in 80 % of cases, by bisection on common random numbers."""
-    in_b = abba(boots)
-    noise = rng.normal(size=(count, 2 * boots))
+    in_b, noise = abba(boots), rng.normal(size=(count, 2 * boots))
     low, high = 0.5, 8.0
     while high - low > 0.005:
         middle = (low + high) / 2
@@ -294,7 +293,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     wrong = above_nominal(receipt)
     for cell in wrong:
         print(f"above its level: {cell}", file=sys.stderr)
-    return 1 if wrong else 0
+    return int(bool(wrong))
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ def of_plan(campaign: Campaign, receipts: Sequence[Receipt], differs: tuple[str,
         a=[r for r in receipts if r.arm == first],
         b=[r for r in receipts if r.arm == second],
         rules=Rules(
-            primary=plan.rules.primary,
+            primary=tuple(dict.fromkeys(key(r) for r in receipts if r.protocol.phase in plan.rules.primary)),
             margin=plan.rules.margin,
             alpha=plan.rules.alpha,
             blocks=dict(enumerate(plan.blocks)) if plan.test == "block" else None,

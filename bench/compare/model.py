@@ -65,7 +65,8 @@ class TailResult(Fact):
 
 
 class EndpointResult(Fact):
-    """One phase and concurrency. change: Hodges-Lehmann estimate; detectable: the change that 80 % of repeats would show.
+    """One phase and concurrency. change: Hodges-Lehmann estimate; detectable: the change that 80 % of repeats would show
+    at the level 0.05, one endpoint tested.
 
     bootstrap: hierarchical percentile interval, a description that decides nothing. side: medians per arm of figures that explain
     a change (a: baseline, b: candidate).

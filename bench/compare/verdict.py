@@ -125,7 +125,7 @@ def _word(pair: Pair, shift: stats.Shift, holm: float | None, rules: Rules) -> t
         return "DESCRIPTIVE ONLY", doubt
     margin = math.log1p(-rules.margin)
     found = holm is not None and holm <= rules.alpha + 1e-12
-    if found and shift.estimate > 0:
+    if found and shift.low > 0:  # a p of alpha or less leaves 0 outside the interval
         return "FASTER", f"p = {holm:.3g}"
     if found:
         return "SLOWER", f"p = {holm:.3g}"
