@@ -4,8 +4,11 @@ from invoke import Collection
 
 import cli
 from bench import tasks as bench_tasks
+from bench.compare import tasks as compare_tasks
+from bench.why_slow import tasks as why_slow_tasks
 from cli import develop
 from cluster import tasks as cluster_tasks
+from cluster.budget import tasks as budget_tasks
 
 cli.adapt_invoke()
 
@@ -20,8 +23,13 @@ namespace = Collection(
     cluster_tasks.trust,
     cluster_tasks.logs,
     cluster_tasks.config,
+    budget_tasks.budget,
     bench_tasks.bench,
     bench_tasks.export,
+    compare_tasks.compare,
+    compare_tasks.bench_plan,
+    compare_tasks.bench_run,
+    why_slow_tasks.why_slow,
     bench_tasks.ask,
     bench_tasks.table,
     bench_tasks.plot,

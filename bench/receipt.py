@@ -55,6 +55,17 @@ class System(Fact):
     hardware: dict[str, str | int | float | None] | None = None
 
 
+class Slot(Fact):
+    """The place in a plan (see bench/campaign) that the boot filled: the plan's seal, the slot from 0, and which attempt at it.
+
+    Receipts that belong to no plan have none.
+    """
+
+    plan: str = pydantic.Field(pattern=r"^sha256:[0-9a-f]{64}$")
+    slot: int = pydantic.Field(ge=0)
+    attempt: int = pydantic.Field(ge=1)
+
+
 class Sent(Fact):
     """One prompt of the protocol; the text is that of the workload file, without the salt."""
 
@@ -116,6 +127,7 @@ class Payload(Fact):
     id: str
     created_utc: str
     arm: str
+    plan: Slot | None = None
     model: str
     valid: bool
     invalid_because: tuple[str, ...]

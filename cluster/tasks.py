@@ -34,8 +34,22 @@ def _print_json(value: Any) -> None:
 _KIT = {"kit": "a name from kits/ (default: KIT; spark2 where .env names a WORKER_IP; else local)"}
 
 
-@cli.task(help={**_KIT, "json": "print the run record as JSON", "dry": "print the plan, touch nothing"})
-def up(ctx: Any, kit: str | None = None, json: bool = False, dry: bool = False) -> None:
+def _budgeted(effective: Any, ignore: bool) -> None:
+    """Say what the memory budget says. Raises BadSettings when the engine could not start with it, unless `ignore`."""
+    from cluster.budget import fit
+
+    line = fit.summary(fit.budget(effective))
+    if line:
+        _say(line)
+    if not ignore:
+        fit.refuse(effective)
+
+
+_BUDGET = {"ignore-budget": "start although the memory budget says that the KV pool is too small"}
+
+
+@cli.task(help={**_KIT, **_BUDGET, "json": "print the run record as JSON", "dry": "print the plan, touch nothing"})
+def up(ctx: Any, kit: str | None = None, json: bool = False, dry: bool = False, ignore_budget: bool = False) -> None:
     """Launch the kit and wait until it is ready. Running with the same settings: says so."""
     from cluster import lifecycle, session
 
@@ -44,6 +58,7 @@ def up(ctx: Any, kit: str | None = None, json: bool = False, dry: bool = False) 
         return
     effective = _effective(kit)
     _say(f"kit {effective.kit.name}: {effective.kit.summary}")
+    _budgeted(effective, ignore_budget)
     with session.opened(effective) as cluster:
         record = lifecycle.up(cluster, _say)
     if json:
@@ -62,15 +77,17 @@ def down(ctx: Any, kit: str | None = None, dry: bool = False) -> None:
         lifecycle.down(cluster, _say)
 
 
-@cli.task(help=_KIT)
-def restart(ctx: Any, kit: str | None = None) -> None:
+@cli.task(help={**_KIT, **_BUDGET})
+def restart(ctx: Any, kit: str | None = None, ignore_budget: bool = False) -> None:
     """Validate the settings, then stop and start."""
     from cluster import lifecycle, session
 
     if ctx.config.run.dry:
         _print_plan("up", _effective(kit), False)
         return
-    with session.opened(_effective(kit)) as cluster:
+    effective = _effective(kit)
+    _budgeted(effective, ignore_budget)
+    with session.opened(effective) as cluster:
         lifecycle.restart(cluster, _say)
 
 

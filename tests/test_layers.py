@@ -12,7 +12,12 @@ OURS = {"cluster", "bench", "cli", "ablit", "overlay", "tests", "tasks", "notebo
 PACKAGES = ("cluster", "bench", "cli")
 
 # what a module with tasks may import of ours beside its own package: the first folder decides
-GLUE = {"cluster": {"cli"}, "bench": {"cli", "cluster"}, "ablit": {"cli", "bench", "cluster"}, "tasks.py": {"cli", "cluster", "bench", "ablit"}}
+GLUE = {
+    "cluster": {"cli"},
+    "bench": {"cli", "cluster"},
+    "ablit": {"cli", "bench", "cluster"},
+    "tasks.py": {"cli", "cluster", "bench", "ablit"},
+}
 # package -> the only files that may import it
 DOORS = {
     "fabric": {"cluster/ssh.py"},
@@ -21,6 +26,7 @@ DOORS = {
     "uvloop": {"bench/lean.py"},
     "pandas": {"bench/table.py"},
     "matplotlib": {"bench/plot.py"},
+    "numpy": {"bench/calibration.py"},
     "xllamacpp": {"cluster/engines/llama_server.py"},
 }
 
