@@ -6,6 +6,7 @@ import cli
 from bench import tasks as bench_tasks
 from cli import develop
 from cluster import tasks as cluster_tasks
+from cluster.weights import tasks as weights_tasks
 
 cli.adapt_invoke()
 
@@ -20,6 +21,9 @@ namespace = Collection(
     cluster_tasks.trust,
     cluster_tasks.logs,
     cluster_tasks.config,
+    weights_tasks.download,
+    weights_tasks.verify,
+    weights_tasks.resync,
     bench_tasks.bench,
     bench_tasks.ask,
     bench_tasks.table,

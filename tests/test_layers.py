@@ -16,7 +16,7 @@ GLUE = {"cluster": {"cli"}, "bench": {"cli", "cluster"}, "ablit": {"cli", "bench
 # package -> the only files that may import it
 DOORS = {
     "fabric": {"cluster/ssh.py"},
-    "huggingface_hub": {"cluster/weights.py"},
+    "huggingface_hub": {"cluster/weights/hub.py"},
     "openai": {"bench/stream.py"},
     "pandas": {"bench/table.py"},
     "matplotlib": {"bench/plot.py"},
