@@ -58,7 +58,13 @@ def bring(view: View, snapshot: Snapshot, say: Say, keep: Keep = lambda: None) -
     if note := hub.xet_problem():
         say(f"note: {note}")
     access = Hub(view.cluster.effective.settings.hf_token)
-    wanted = access.listing(snapshot.repo, snapshot.revision, exclude)
+    try:
+        wanted = access.listing(snapshot.repo, snapshot.revision, exclude)
+    except hub.Refused as error:
+        if wrong:
+            raise
+        say(f"note: {error.what}; {snapshot.label} is complete by its own index and headers")
+        return
     _set_aside(view, snapshot, cache, wanted, say)
     missing = cache.missing(wanted)
     if missing:

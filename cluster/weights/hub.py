@@ -31,6 +31,7 @@ class Refused(LaunchError):
 
     def __init__(self, why: hub_errors.Why) -> None:
         super().__init__(why.what, hint=why.hint)
+        self.what = why.what
         self.other_repository = why.other_repository
 
 

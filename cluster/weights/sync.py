@@ -184,7 +184,7 @@ def _adopt(view: View, order: Order, *, role_failed: bool, say: Say, keep: Keep)
     for portion in _portions(arrived):
         ask = request(order.rank, "sync_adopt", folder=folder, files=portion, links=links, with_hash=with_hash)
         results = view.cluster.nodes.run([Step(order.rank.role, "take over copied files", ask, _ADOPT_LIMIT_S)])
-        errors += results.failures.values()
+        errors += [] if role_failed else results.failures.values()  # what broke the stream keeps this from the worker, too
         for done in (file for answer in results.answers.values() for file in answer["files"]):
             for aside in done["aside"]:
                 say(f"{order.rank.role}: the former file is kept as {aside}")

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -85,7 +85,7 @@ def dangle(path: Path) -> None:
     path.resolve().unlink()
 
 
-FAULTS = {
+FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "missing": (lambda path: path.unlink(), "is missing (expected 4256 bytes)"),
     "short": (lambda path: cut(path, 3000), "is truncated (expected 4256, found 3000)"),
     "oversize": (lambda path: lengthen(path, 50), "is too long (expected 4256, found 4306)"),

@@ -12,7 +12,7 @@ from typing import Any
 from tests.fakes import snapshot
 from tests.testbed.host import Host
 from tests.testbed.hosts import Testbed
-from tests.testbed.twin import Done, User
+from tests.testbed.twin import LOCK, Done, User
 
 HEAD_HOME, WORKER_HOME = "/root/hf-head", "/root/hf-worker"  # two paths: what is one node's must not be used on the other
 SHARD = "model-00002-of-00003.safetensors"
@@ -39,6 +39,7 @@ class Bench:
         for host in self.bed.hosts:
             for place in (HEAD_HOME, WORKER_HOME, "/root/.local/state/spark-lab"):
                 shutil.rmtree(host.path(place), ignore_errors=True)
+            host.path(LOCK).unlink(missing_ok=True)
 
     def fill(self, host: Host, *, shared: bool = False, revision: str = snapshot.REVISION) -> Path:
         """The whole snapshot in the host's cache; its folder as this machine sees it."""
