@@ -28,7 +28,7 @@ def content(path, wanted, with_hash):
         if wanted["path"].endswith(".safetensors"):
             digest, _, wrong = read_header(path, size)
         elif wanted["digest"]:
-            digest, wrong = read_small(path, size, None)
+            digest, wrong = read_small(path, wanted["path"], None)
         else:
             digest, wrong = None, None
         if wrong or digest != wanted["digest"]:

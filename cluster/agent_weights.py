@@ -106,19 +106,19 @@ def read_header(path, size):
     return hashlib.sha256(begin + text).hexdigest(), tuple(spans), wrong
 
 
-def read_small(path, size, blob):
-    """A file that is no tensor file, up to SMALL_BYTES: (sha256, None or what is wrong)."""
+def read_small(path, name, blob):
+    """A file that is no tensor file, up to SMALL_BYTES: (sha256, None or what is wrong). `path` may be its blob, `name` is its own."""
     with open(path, "rb") as file:
         content = file.read()
     wrong = None
     if blob and re.fullmatch(r"[0-9a-f]{40}", blob):  # the hub cache names what is not in LFS by its git hash
         found = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
         wrong = None if found == blob else ("content", blob, found)
-    if path.endswith(("config.json", INDEX)):
+    if name.endswith(("config.json", INDEX)):
         try:
             json.loads(content)
         except ValueError:
-            wrong = ("json", None, size)
+            wrong = ("json", None, len(content))
     return hashlib.sha256(content).hexdigest(), wrong
 
 
@@ -134,7 +134,7 @@ def look_at(snapshot, name, before):
         if name.endswith(".safetensors"):
             seen["digest"], seen["tensors"], seen["wrong"] = read_header(where[0], size)
         elif size <= SMALL_BYTES:
-            seen["digest"], seen["wrong"] = read_small(where[0], size, blob)
+            seen["digest"], seen["wrong"] = read_small(where[0], name, blob)
     except OSError as error:
         seen["wrong"] = ("unreadable", None, error.strerror)
     same = before and before.get("where") == where

@@ -158,7 +158,7 @@ class Settings(pydantic.BaseModel):
     ready_timeout: float = setting(3600, "longest wait from launch to ready, seconds", gt=0, allow_inf_nan=False, local=True)
     ssh_config: str | None = setting(None, "OpenSSH client configuration to use (default: ~/.ssh/config)", local=True, place=True)
     model_fallback: str | None = setting(None, "`invoke download`: repository to take when MODEL cannot be had", local=True)
-    model_fallback_revision: str | None = setting(None, "its commit", pattern=r"^[0-9a-f]{40}$", local=True)
+    model_fallback_revision: str | None = setting(None, "commit of MODEL_FALLBACK", pattern=r"^[0-9a-f]{40}$", local=True)
     hf_download_exclude: str | None = setting(None, "files of a repository not to download: globs, separated by commas", local=True)
     hf_token: str | None = setting(None, "Hugging Face token (default: the token file of `hf auth login`)", secret=True, local=True)
     skip_download: Switch = setting(0, "`up` does not download weights", local=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -76,7 +77,8 @@ def save(snapshot: Snapshot, manifest: Manifest) -> Path:
     except OSError as error:
         raise LaunchError(f"cannot write the manifest {path}: {error.strerror}", hint="df -h; or another XDG_STATE_HOME") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
     return path
 
 
