@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -33,7 +32,7 @@ def download(cluster: Cluster, say: Say) -> None:
         try:
             bring(view, snapshot, say)
         except hub.Refused as error:
-            if not (error.other_repository and snapshot.role == "model" and cluster.effective.settings.model_fallback):
+            if not (error.why.other_repository and snapshot.role == "model" and cluster.effective.settings.model_fallback):
                 raise
             _fallback(view, say, error)
 
@@ -63,7 +62,7 @@ def bring(view: View, snapshot: Snapshot, say: Say, keep: Keep = lambda: None) -
     except hub.Refused as error:
         if wrong:
             raise
-        say(f"note: {error.what}; {snapshot.label} is complete by its own index and headers")
+        say(f"note: {error.why.what}; {snapshot.label} is complete by its own index and headers")
         return
     _set_aside(view, snapshot, cache, wanted, say)
     missing = cache.missing(wanted)
@@ -111,8 +110,11 @@ class Cache:
     def on_disk(self, wanted: Mapping[str, RemoteFile]) -> int:
         """Bytes of the wanted files that are on the disk by now, unfinished ones included."""
         whole = sum(file.size for name, file in wanted.items() if self.there(name, file))
-        begun = sum(_allocated(path) for path in (self.repo / "blobs").glob("*.incomplete"))
-        return whole + begun
+        return whole + sum(map(_allocated, self.unfinished()))
+
+    def unfinished(self) -> set[Path]:
+        """The client's files that are not whole yet, of this download and of others."""
+        return set((self.repo / "blobs").glob("*.incomplete"))
 
 
 def _size(path: Path) -> int | None:
@@ -172,18 +174,18 @@ def _room(cache: Cache, missing: Mapping[str, int]) -> None:
 def _fetch(
     access: Hub, snapshot: Snapshot, cache: Cache, wanted: Mapping[str, RemoteFile], exclude: tuple[str, ...], say: Say, keep: Keep
 ) -> None:
-    """Download, showing the bytes that are on the disk. Unfinished files are the client's own; whole ones are kept when it is cut."""
-    totals = {snapshot.role: sum(file.size for file in wanted.values())}
-    pool = concurrent.futures.ThreadPoolExecutor(1)
-    future = pool.submit(access.download, snapshot.repo, snapshot.revision, str(cache.hub), exclude)
+    """Download, showing the bytes that are on the disk. When it is cut, whole files are kept, and its unfinished ones removed."""
+    totals, before = {snapshot.role: sum(file.size for file in wanted.values())}, cache.unfinished()
+    process = access.begin(snapshot.repo, snapshot.revision, str(cache.hub), exclude)
     try:
         with progress.shown("downloaded", totals, say) as tell:
-            while not concurrent.futures.wait([future], timeout=0.5).done:
+            while not process.ended(0.5):
                 tell({snapshot.role: min(cache.on_disk(wanted), totals[snapshot.role])})
                 keep()
-        future.result()
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        process.stop()
+        for path in cache.unfinished() - before:
+            path.unlink(missing_ok=True)
 
 
 def _prove(view: View, snapshot: Snapshot, wanted: Mapping[str, RemoteFile], exclude: tuple[str, ...], say: Say) -> None:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.metadata
+import json
 import os
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from cluster.errors import LaunchError
@@ -27,12 +33,11 @@ class RemoteFile:
 
 
 class Refused(LaunchError):
-    """The Hub or its client failed. `other_repository`: a fallback may help."""
+    """The Hub or its client failed; `why`, in words."""
 
     def __init__(self, why: hub_errors.Why) -> None:
         super().__init__(why.what, hint=why.hint)
-        self.what = why.what
-        self.other_repository = why.other_repository
+        self.why = why
 
 
 def offline() -> bool:
@@ -70,7 +75,20 @@ class Hub:
             names = filter_repo_objects(files, ignore_patterns=list(exclude) or None)
             return {name: _remote(files[name]) for name in names}
 
-    def download(self, repo: str, revision: str, cache_dir: str, exclude: Sequence[str]) -> None:
+    def begin(self, repo: str, revision: str, cache_dir: str, exclude: Sequence[str]) -> Download:
+        """Start to bring the snapshot into `cache_dir`, in a process of its own: the client's threads cannot be stopped otherwise."""
+        request = {"repo": repo, "revision": revision, "cache_dir": cache_dir, "exclude": list(exclude)}
+        command = [sys.executable, "-m", __name__]
+        root = Path(__file__).resolve().parents[2]
+        process = subprocess.Popen(
+            command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+        )  # fmt: skip
+        assert process.stdin is not None
+        with process.stdin as stdin:
+            json.dump({"token": self.token, "request": request}, stdin)
+        return Download(process)
+
+    def _download(self, repo: str, revision: str, cache_dir: str, exclude: Sequence[str]) -> None:
         """Bring the snapshot into `cache_dir`. What it returns is not proof: the caller verifies. Raises Refused."""
         from huggingface_hub import snapshot_download
         from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
@@ -94,6 +112,47 @@ class Hub:
             raise Refused(_without(why, self.token)) from None
 
 
+@dataclass(frozen=True)
+class Download:
+    """A download that goes on in another process."""
+
+    process: subprocess.Popen[str]
+
+    def ended(self, within_s: float) -> bool:
+        """Whether it has ended, waiting for it so long. Raises Refused when it failed."""
+        try:
+            self.process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            return False
+        assert self.process.stdout is not None
+        with self.process.stdout as stdout:
+            text = stdout.read()
+        if text:
+            raise Refused(hub_errors.Why(**json.loads(text)))
+        if self.process.returncode:
+            raise Refused(hub_errors.Why(f"the download ended by itself ({self.process.returncode})", "free -h; run it again"))
+        return True
+
+    def stop(self) -> None:
+        """End it if it still runs."""
+        for end in (signal.SIGTERM, signal.SIGKILL):
+            if self.process.poll() is None:
+                os.killpg(self.process.pid, end)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self.process.wait(5)
+
+
+def main() -> int:
+    """The other process: a request on stdin; nothing on stdout, or why it failed."""
+    given = json.load(sys.stdin)
+    try:
+        Hub(given["token"])._download(**given["request"])
+    except Refused as error:
+        print(json.dumps(dataclasses.asdict(error.why)))
+        return 1
+    return 0
+
+
 def _without(why: hub_errors.Why, token: str | None) -> hub_errors.Why:
     hide: Callable[[str], str] = lambda text: text.replace(token, "***") if token else text  # noqa: E731
     return hub_errors.Why(hide(why.what), hide(why.hint), why.other_repository)
@@ -103,3 +162,7 @@ def _remote(entry: Any) -> RemoteFile:
     if entry.lfs is not None:
         return RemoteFile(entry.lfs.size, entry.lfs.sha256, entry.lfs.sha256)
     return RemoteFile(entry.size, None, entry.blob_id)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

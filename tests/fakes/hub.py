@@ -5,11 +5,12 @@ It speaks what huggingface_hub asks at a pinned commit; every request is noted.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import threading
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -23,7 +24,7 @@ class Hub:
     """What the server offers, and what happens to which request.
 
     status: what every answer about the repository is instead, with `headers`. cut: file -> bytes after which its first download is cut
-    off. once: the status holds for so many requests only. token: without it all is 401.
+    off. once: the status holds for so many requests only. token: without it all is 401. slow_s: pause after each MiB.
     """
 
     files: Mapping[str, bytes]
@@ -45,7 +46,7 @@ class Hub:
     def paths(self, method: str = "GET") -> list[str]:
         return [path for verb, path, _ in self.asked if verb == method]
 
-    @contextmanager
+    @contextlib.contextmanager
     def serving(self) -> Iterator[Hub]:
         handler = type("Handler", (_Handler,), {"hub": self})
         server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -121,7 +122,12 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in {"Content-Length": str(len(content)), **(headers or {})}.items():
             self.send_header(name, value)
         self.end_headers()
-        if body:
+        if body and self.hub.slow_s:
+            with contextlib.suppress(OSError):  # the client may go away
+                for at in range(0, len(content), 1 << 20):
+                    self.wfile.write(content[at : at + (1 << 20)])
+                    time.sleep(self.hub.slow_s)
+        elif body:
             self.wfile.write(content if cut is None else content[:cut])
         if cut is not None:
             self.close_connection = True

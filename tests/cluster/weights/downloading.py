@@ -16,6 +16,8 @@ def main() -> int:
     try:
         with session.opened(effective) as cluster:
             download.download(cluster, lambda text: print(text, file=sys.stderr))
+    except KeyboardInterrupt:
+        return 1
     except LaunchError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.support import ROOT, clean_environ
+from tests.cluster.support import ROOT, clean_environ, command_lines, default_interrupt, eventually
 from tests.fakes.hub import Hub
 from tests.fakes.snapshot import OTHER_REVISION, REPO, REVISION, blob_name, model_files
 
@@ -33,7 +35,7 @@ class Head:
     folder: Path
     hub: Hub
 
-    def download(self, **settings: str) -> Done:
+    def command(self, **settings: str) -> tuple[list[str], dict[str, str]]:
         fixed = {
             "HOME": str(self.folder),
             "XDG_STATE_HOME": str(self.folder / "state"),
@@ -52,6 +54,10 @@ class Head:
             for name, value in clean_environ(**{**fixed, **settings}).items()
             if not name.startswith("HF_HUB") or name in settings
         }
+        return command, env
+
+    def download(self, **settings: str) -> Done:
+        command, env = self.command(**settings)
         done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
         assert "Traceback" not in done.stderr, done.stderr
         assert TOKEN not in done.stderr + done.stdout
@@ -191,6 +197,26 @@ def test_no_room_is_found_before_anything_is_fetched(head: Head) -> None:
     done = head.download()
     refused(done, " GiB (", f" bytes) more must be free at {head.folder}: 1073741824.0 GiB are to come", "try: df -h")
     assert not [path for path in head.hub.paths() if "/resolve/" in path]
+
+
+def test_ctrl_c_ends_the_download_at_once_and_what_is_whole_is_kept(head: Head) -> None:
+    """The client's threads go on by themselves, and would keep the command from ending."""
+    head.hub.files = model_files(shards=1, shard_bytes=64 << 20)
+    head.hub.slow_s = 0.5
+    command, env = head.command()
+    process = subprocess.Popen(command, cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True, preexec_fn=default_interrupt)
+    blobs = head.snapshot.parents[1] / "blobs"
+    eventually(lambda: (head.snapshot / "config.json").exists() and [*blobs.glob("*.incomplete")], within_s=30)
+    begin = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert (process.returncode, "Traceback" in err) == (1, False), err
+    assert time.monotonic() - begin < 15
+    assert list(blobs.glob("*.incomplete")) == []
+    assert "cluster.weights.hub" not in command_lines()
+    head.hub.slow_s = 0
+    again = head.download()
+    assert (again.code, "downloading 1 of 5 files" in again.err) == (0, True)
 
 
 # --- refusals, each as a sentence with a hint ---
