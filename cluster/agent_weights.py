@@ -12,12 +12,10 @@ except ImportError:  # sent as one text: everything is here already
 
 import concurrent.futures
 import contextlib
-import getpass
 import hashlib
 import json
 import os
 import re
-import shutil
 
 STAGING = ".spark-lab-sync"  # in the repository's cache folder, so that taking over a file is a rename
 INDEX = "model.safetensors.index.json"
@@ -222,8 +220,6 @@ def scan_one(wanted, state_dir):
     seen, problems = examine(snapshot, wanted["tokenizer"]) if os.path.isdir(snapshot.folder) else ({}, [])
     siblings = os.path.dirname(snapshot.folder) if snapshot.in_hub else None
     names = sorted(os.listdir(siblings)) if siblings and os.path.isdir(siblings) else []
-    at = existing(snapshot.repo)
-    space = os.statvfs(at)
     kept = ("size", "blob", "digest", "sha256", "where")
     return {
         "folder": snapshot.folder,
@@ -232,16 +228,14 @@ def scan_one(wanted, state_dir):
         "problems": problems,
         "others": [name for name in names if name != os.path.basename(snapshot.folder)],
         "leftovers": leftovers(snapshot),
-        "free_bytes": space.f_bavail * space.f_frsize,
-        "writable": os.access(at, os.W_OK),
-        "mount": mounted(os.path.realpath(at)),
+        "mount": mounted(os.path.realpath(existing(snapshot.repo))),
     }
 
 
 def weights_scan(request):
     """What each wanted snapshot holds here, by names, sizes and headers; nothing is changed but this tool's own memory."""
     found = [scan_one(wanted, request["state_dir"]) for wanted in request["snapshots"]]
-    return {"snapshots": found, "rsync": shutil.which("rsync"), "user": getpass.getuser()}
+    return {"snapshots": found}
 
 
 def sha256_of(path):

@@ -74,8 +74,6 @@ class Held:
     problems: tuple[Mapping[str, Any], ...]
     others: tuple[str, ...]
     leftovers: tuple[Mapping[str, Any], ...]
-    free_bytes: int
-    writable: bool
     mount: Mapping[str, Any]
 
     @property
@@ -86,7 +84,7 @@ class Held:
 def read(node: str, snapshot: Snapshot, answer: Mapping[str, Any]) -> Held:
     """One snapshot of the agent's answer to weights_scan."""
     files = {path: File(f["size"], f["blob"], f["digest"], f["sha256"]) for path, f in answer["files"].items()}
-    names = ("folder", "exists", "problems", "others", "leftovers", "free_bytes", "writable", "mount")
+    names = ("folder", "exists", "problems", "others", "leftovers", "mount")
     given: dict[str, Any] = {name: tuple(answer[name]) if isinstance(answer[name], list) else answer[name] for name in names}
     return Held(node=node, snapshot=snapshot, files=files, **given)
 

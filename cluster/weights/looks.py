@@ -37,14 +37,13 @@ def request(rank: Rank, action: str, **more: Any) -> dict[str, Any]:
 class View:
     """What the nodes hold, by role and in the order of the snapshots, with the manifest of each snapshot.
 
-    failures: the nodes that did not answer. rsync: whether a node has it.
+    failures: the nodes that did not answer.
     """
 
     cluster: Cluster
     snapshots: tuple[Snapshot, ...]
     held: dict[str, tuple[Held, ...]] = field(default_factory=dict)
     failures: dict[str, LaunchError] = field(default_factory=dict)
-    rsync: dict[str, bool] = field(default_factory=dict)
     manifests: dict[Snapshot, Manifest | None] = field(default_factory=dict)
 
     @property
@@ -81,7 +80,6 @@ class View:
         for role, answer in results.answers.items():
             pairs = zip(self.snapshots, answer["snapshots"], strict=True)
             self.held[role] = tuple(facts.read(role, snapshot, one) for snapshot, one in pairs)
-            self.rsync[role] = bool(answer["rsync"])
             self.failures.pop(role, None)
         self.failures |= results.failures
 

@@ -103,8 +103,10 @@ def no_change(bench: Bench, sizes: Sizes) -> dict[str, Any]:
     rsync = [seconds(lambda: on_head(bench, plain)) for _ in range(REPEATS)]
     part = seconds(lambda: on_head(bench, checked))
     whole = part * sizes.files / sizes.checksum_files
+    added = [what_up_adds(bench) for _ in range(REPEATS)]
     return {
         "files": sizes.files,
+        "what the weights add to up, s": added,
         "bytes": int(sizes.gib * GIB),
         "invoke resync, first look, s": first,
         "invoke resync, s": ours,
@@ -113,6 +115,19 @@ def no_change(bench: Bench, sizes: Sizes) -> dict[str, Any]:
         "resync is faster than --checksum by": round(whole / statistics.median(ours), 1),
         "commands": ["invoke resync", plain, "rsync -a --checksum FILES spark2:..."],
     }
+
+
+def what_up_adds(bench: Bench) -> float:
+    """Seconds of the look at the weights in `up` when everything is in place; the connections are open already, as they are there."""
+    from cluster import session, settings
+    from cluster.weights.ensure import ensure
+
+    place = {"HEAD_HF_HOME": HEAD_HOME, "WORKER_HF_HOME": WORKER_HOME, "MODEL": snapshot.REPO, "MODEL_REVISION": snapshot.REVISION}
+    effective = settings.load({"kit": "twin"}, environ=place, path=Path("/nonexistent/.env"))
+    os.environ["XDG_STATE_HOME"] = bench.user.env["XDG_STATE_HOME"]
+    with session.opened(effective) as cluster:
+        cluster.probes(lines=0)
+        return seconds(lambda: ensure(cluster, lambda _: None, lambda: None))
 
 
 def full_copy(bench: Bench, sizes: Sizes) -> dict[str, Any]:

@@ -28,7 +28,7 @@ FILES = {"config.json": File(20, None, "c" * 64, None), "model.safetensors": Fil
 
 
 def at(node: str = "worker", files: Mapping[str, File] = FILES, **changed: Any) -> Held:
-    given: dict[str, Any] = {"exists": True, "problems": (), "others": (), "leftovers": (), "free_bytes": 1, "writable": True, "mount": {}}
+    given: dict[str, Any] = {"exists": True, "problems": (), "others": (), "leftovers": (), "mount": {}}
     return Held(node=node, snapshot=SNAPSHOT, folder="/hf/x", files=files, **{**given, **changed})
 
 
