@@ -62,6 +62,14 @@ def test_against_the_manifest(files: dict[str, File], text: str) -> None:
     assert said(at(files=files), KNOWN) == [text]
 
 
+def test_against_the_name_of_its_blob() -> None:
+    """Without a manifest, too: the cache calls an LFS file by its sha256."""
+    text = f"model.safetensors has other content (expected sha256 {SHA}, found {'6' * 64})"
+    assert said(at(files=changed("model.safetensors", sha256="6" * 64))) == [text]
+    assert said(at(files=changed("model.safetensors", sha256=SHA))) == []
+    assert said(at(files=changed("model.safetensors", sha256="6" * 64, blob="a-name-of-somebody"))) == []
+
+
 def test_against_the_head() -> None:
     other = changed("model.safetensors", digest="0" * 64)
     text = f"model.safetensors has not the right safetensors header (expected {'d' * 64}, found {'0' * 64})"

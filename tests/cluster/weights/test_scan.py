@@ -164,6 +164,21 @@ def test_hashes_are_remembered_until_the_file_changes(node: Node) -> None:
     assert (again[SHARD]["sha256"], again["config.json"]["sha256"]) == (None, done["config.json"])
 
 
+def test_a_file_that_changes_while_it_is_hashed_has_no_hash(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = snapshot.hub_cache(node.home, snapshot.model_files())
+    hash_it: Any = agent_weights.sha256_of
+
+    def and_somebody_writes(path: str) -> str:
+        found: str = hash_it(path)
+        with open(path, "ab") as file:
+            file.write(b"x")
+        return found
+
+    monkeypatch.setattr(agent_weights, "sha256_of", and_somebody_writes)
+    ask: Any = agent_weights.weights_hash
+    assert ask({"folder": str(folder), "state_dir": str(node.state), "files": [SHARD]}) == {"sha256": {SHARD: None}}
+
+
 def test_an_unchanged_snapshot_is_not_opened_again(node: Node) -> None:
     """Same size, time and inode: what was found is believed, whatever the bytes are. Any change makes it look again."""
     folder = snapshot.hub_cache(node.home, snapshot.model_files())
