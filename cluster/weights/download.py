@@ -132,16 +132,12 @@ def _allocated(path: Path) -> int:
 
 
 def _set_aside(view: View, snapshot: Snapshot, cache: Cache, wanted: Mapping[str, RemoteFile], say: Say) -> None:
-    """Rename what is proven bad: the client takes any file that is there for good. The links to it are removed with it."""
+    """Rename what is proven bad: the client takes any file that is there for good."""
     bad = {each.path for each in view.findings(view.cluster.head, snapshot) if each.kind not in ("missing", "absent", "tensors")}
     bad |= {name for name, file in wanted.items() if _size(cache.snapshot / name) not in (None, file.size)}
     for name in sorted(bad & set(wanted)):
-        path = cache.snapshot / name
-        chain = [path, cache.repo / "blobs" / wanted[name].blob]
-        aside = _rename(path.resolve())  # also in the store that repositories share: the client would link it again
-        for link in chain:
-            if link.is_symlink():
-                link.unlink()
+        # The payload itself, also in the store that repositories share, or the client would link it again. It replaces links to nothing.
+        aside = _rename((cache.snapshot / name).resolve())
         if aside:
             say(f"{name} is bad: kept as {aside}, and downloaded again")
 
