@@ -9,6 +9,7 @@ from bench.why_slow import tasks as why_slow_tasks
 from cli import develop
 from cluster import tasks as cluster_tasks
 from cluster.budget import tasks as budget_tasks
+from cluster.weights import tasks as weights_tasks
 
 cli.adapt_invoke()
 
@@ -24,6 +25,9 @@ namespace = Collection(
     cluster_tasks.logs,
     cluster_tasks.config,
     budget_tasks.budget,
+    weights_tasks.download,
+    weights_tasks.verify,
+    weights_tasks.resync,
     bench_tasks.bench,
     bench_tasks.export,
     compare_tasks.compare,

@@ -11,12 +11,13 @@ from cluster.constraint_kernels import KERNELS
 from cluster.constraint_launch import LAUNCH, ON_NODES, is_loopback
 from cluster.constraint_memory import MEMORY
 from cluster.constraint_model import EVERY, GB10, PAIR, TRIPLE, Constraint, OnNodes, Scope, adaptive_words, described, is_whole
+from cluster.constraint_weights import WEIGHTS
 from cluster.errors import BadSettings
 from cluster.settings import Effective
 
 __all__ = ["ADVICE", "CONSTRAINTS", "ON_NODES", "Constraint", "OnNodes", "Scope", "broken", "check", "documented", "warnings"]
 
-CONSTRAINTS: tuple[Constraint, ...] = (*MEMORY, *KERNELS, *LAUNCH, *EXTRA)
+CONSTRAINTS: tuple[Constraint, ...] = (*MEMORY, *KERNELS, *LAUNCH, *EXTRA, *WEIGHTS)
 
 
 def _devices(e: Effective) -> str:

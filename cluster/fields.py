@@ -157,8 +157,17 @@ class Settings(pydantic.BaseModel):
     # launching
     ready_timeout: float = setting(3600, "longest wait from launch to ready, seconds", gt=0, allow_inf_nan=False, local=True)
     ssh_config: str | None = setting(None, "OpenSSH client configuration to use (default: ~/.ssh/config)", local=True, place=True)
-    skip_download: Switch = setting(0, "do not download weights", local=True)
-    nfs_share: Switch = setting(0, "workers mount the head's cache read-only", local=True)
+    model_fallback: str | None = setting(None, "`invoke download`: repository to take when MODEL cannot be had", local=True)
+    model_fallback_revision: str | None = setting(None, "commit of MODEL_FALLBACK", pattern=r"^[0-9a-f]{40}$", local=True)
+    hf_download_exclude: str | None = setting(None, "files of a repository not to download: globs, separated by commas", local=True)
+    hf_token: str | None = setting(None, "Hugging Face token (default: the token file of `hf auth login`)", secret=True, local=True)
+    skip_download: Switch = setting(0, "`up` does not download weights", local=True)
+    skip_sync: Switch = setting(0, "`up` does not bring the workers' weights to the head's", local=True)
+    sync_streams: int = setting(4, "parallel rsync streams to each worker", ge=1, le=16, local=True)
+    sync_verify: Literal["header", "sha256"] = setting(
+        "header", "how a copied file is checked on arrival: size and safetensors header, or sha256", local=True
+    )
+    nfs_share: Switch = setting(0, "workers mount the head's cache read-only; nothing is copied to them", local=True)
     nfs_server_ip: str | None = setting(None, "NFS server address on the fabric", local=True, place=True)
     extra_args: str | None = setting(None, "further `vllm serve` arguments, quoted as in a shell; they win over ours")
     glm53_extra_env: str | None = setting(None, "further variables for every rank: NAME=VALUE, quoted as in a shell")

@@ -15,6 +15,7 @@ from cluster.probe import Probe
 from cluster.session import Cluster, locked
 from cluster.settings import difference
 from cluster.waiting import Wait
+from cluster.weights.ensure import ensure
 
 Say = Callable[[str], None]
 
@@ -54,11 +55,12 @@ def _already_running(cluster: Cluster, probes: Mapping[str, Probe], token: str, 
 
 def _start(cluster: Cluster, token: str, say: Say) -> Mapping[str, Any]:
     boot, begin = secrets.token_hex(4), time.monotonic()
-    plan = plan_up(cluster.effective, boot=boot)
+    plan, wait = plan_up(cluster.effective, boot=boot), Wait(cluster, token, say)
     if cluster.effective.kit.engine == "llama":
         weights.fetch(weights.SMOLLM2, say)
+    ensure(cluster, say, wait.refresh)
+    wait.refresh(0)
     preflight.refuse(cluster.effective, cluster.nodes.stage(plan.stage("check")))
-    wait = Wait(cluster, token, say)
     try:
         answers: dict[str, Any] = {}
         for stage in plan.stages:
@@ -136,6 +138,7 @@ def restart(cluster: Cluster, say: Say) -> Mapping[str, Any]:
     """down and up with the new settings. What can be checked before the stop is: a restart that cannot succeed stops nothing."""
     with locked(cluster) as token:
         probes = cluster.certain_probes()
+        ensure(cluster, say, Wait(cluster, token, say).refresh)
         facts = cluster.nodes.stage(plan_up(cluster.effective).stage("check"))
         preflight.refuse(cluster.effective, _without_own_ports(facts, probes))
         _down(cluster, say)

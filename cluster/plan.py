@@ -9,8 +9,10 @@ from typing import Any
 from cluster.engines import vllm
 from cluster.ranks import Launch, Rank, launch, ranks, record
 from cluster.settings import Effective
+from cluster.weights import snapshots as weights
 
 LOCK_TTL_S = 120
+WEIGHTS_LIMIT_S = 110  # less than the lock; the first look reads the header of every shard
 START_LIMIT_S = 100  # less than the lock, which is refreshed before each stage
 STOP_GRACE_S = 30  # a headless vLLM rank needs 12 s to end its worker
 
@@ -98,18 +100,27 @@ def _check_step(rank: Rank, how: Launch) -> Step:
     return Step(rank.role, "check that " + ", ".join(parts or ["the node answers"]), request(rank, "preflight", **more), 45)
 
 
+def _weights_steps(effective: Effective) -> tuple[Step, ...]:
+    """The look at the weights on every node that `up` may bring weights to; what follows from it is done by weights.ensure."""
+    s, wanted = effective.settings, weights.snapshots(effective)
+    concerned = [] if s.skip_download and s.skip_sync else ranks(effective)[:1] if s.skip_sync else ranks(effective)
+    steps = [Step(r.role, weights.shown(r, wanted), weights.scan_request(r, wanted, run_dir(r)), WEIGHTS_LIMIT_S) for r in concerned]
+    return tuple(steps) if wanted else ()
+
+
 def _start_step(rank: Rank, how: Launch, effective: Effective, boot: str) -> Step:
     more = {"argv": how.argv, "env": {**how.env, **how.secrets}, "cwd": how.cwd, "folders": how.folders}
     return Step(rank.role, how.shown(), request(rank, "start", record=record(rank, effective, boot), **more), START_LIMIT_S)
 
 
 def plan_up(effective: Effective, *, boot: str = "BOOT", token: str = "TOKEN", owner: str = "OWNER") -> Plan:
-    """up: lock, check, start the headless ranks, start rank 0, wait. `boot` names the start, `token` the lock."""
+    """up: lock, weights, check, start the headless ranks, start rank 0, wait. `boot` names the start, `token` the lock."""
     hows = [launch(rank) for rank in ranks(effective)]
     starts = [_start_step(how.rank, how, effective, boot) for how in hows]
     wait = Step(hows[0].rank.role, f"wait until /health is 200 and every rank lives, at most {effective.settings.ready_timeout:g} s", {})
     stages = [
         Stage("lock", tuple(lock_step(how.rank, token, owner) for how in hows)),
+        Stage("weights", _weights_steps(effective)),
         Stage("check", tuple(_check_step(how.rank, how) for how in hows)),
         Stage("start headless ranks", tuple(starts[1:])),
         Stage("start rank 0", tuple(starts[:1])),

@@ -25,7 +25,6 @@ OVERLAY = re.compile(
 _RETIRED = (
     (r"EXPECTED_SHARDS", "the number of shards is read from the checkpoint's index"),
     (r"MODEL_CACHE_NAME|DFLASH_CACHE_NAME|MODEL_FALLBACK_CACHE_NAME", "the cache folder follows from the repository's name"),
-    (r"MODEL_FALLBACK", "one pinned repository is served"),
     (r"CONTAINER_\w+", "containers are called spark-lab-ROLE"),
     (r"WORKER\d?_HOME", "~ is each node's own home; see *_HF_HOME"),
     (r"(\w+_)?(TRITON|TILELANG|NV)_HOST_CACHE|(TRITON|TILELANG)_CACHE_DIR|WORKER\d?_VLLM_CACHE", "*_CACHE_ROOT holds all compile caches"),
@@ -36,11 +35,9 @@ _RETIRED = (
     (r"NCCL_(MAX|MIN)_NCHANNELS", "NCCL_NCHANNELS sets both"),
     (r"(TORCH|FLASHINFER)_CUDA_ARCH_LIST", "12.1a is set on every rank"),
     (r"PULL|BUILD|SKIP_PULL|SKIP_BUILD|SKIP_SHIP|IMAGE_PLATFORM|GHCR_\w+", "this version neither builds nor copies images"),
-    (
-        r"REFRESH_WEIGHTS|FORCE_SYNC|SKIP_SYNC|HF_BIN|HF_TOKEN|HF_DOWNLOAD_EXCLUDE",
-        "this version neither downloads nor copies weights",
-    ),
-    (r"NFS_(VOLUME|CONTAINER|IMAGE|CLIENTS|OPTS_CLIENT|SERVER_IP_\w+)", "this version exports no cache"),
+    (r"REFRESH_WEIGHTS|FORCE_SYNC", "invoke verify finds what is wrong, invoke download and invoke resync repair it"),
+    (r"HF_BIN", "the huggingface_hub library downloads"),
+    (r"NFS_(VOLUME|CONTAINER|IMAGE|CLIENTS|OPTS_CLIENT|SERVER_IP_\w+)", "invoke resync prints the export and mount commands"),
     (r"GLM53_(HOST_MEM_HYGIENE|PREFLIGHT_\w+|VALIDATE_PYTHON|BOOT_SHAPE_WARMUP|WARMUP_\w+)", "this version does not do that"),
     (r"DEFAULT_MAX_NEW_TOKENS|OFFLOAD_\w+|SKIP_OVERLAY_VERIFY", "this version does not do that"),
     (r"TAIL", "invoke logs --follow"),

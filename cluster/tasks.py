@@ -16,11 +16,11 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def _effective(kit: str | None) -> Any:
+def _effective(kit: str | None, **flags: str | None) -> Any:
     """The settings, checked against every constraint. Touches nothing."""
     from cluster import constraints
 
-    effective = load({"kit": kit})
+    effective = load({"kit": kit, **flags})
     for note in (*effective.notes, *constraints.warnings(effective)):
         _say(f"note: {note}")
     constraints.check(effective)
@@ -48,15 +48,27 @@ def _budgeted(effective: Any, ignore: bool) -> None:
 _BUDGET = {"ignore-budget": "start although the memory budget says that the KV pool is too small"}
 
 
-@cli.task(help={**_KIT, **_BUDGET, "json": "print the run record as JSON", "dry": "print the plan, touch nothing"})
-def up(ctx: Any, kit: str | None = None, json: bool = False, dry: bool = False, ignore_budget: bool = False) -> None:
+
+_SKIP = {"skip-download": "do not download weights (SKIP_DOWNLOAD=1)", "skip-sync": "do not copy weights to the workers (SKIP_SYNC=1)"}
+
+
+@cli.task(help={**_KIT, **_BUDGET, **_SKIP, "json": "print the run record as JSON", "dry": "print the plan, touch nothing"})
+def up(
+    ctx: Any,
+    kit: str | None = None,
+    json: bool = False,
+    dry: bool = False,
+    ignore_budget: bool = False,
+    skip_download: bool = False,
+    skip_sync: bool = False,
+) -> None:
     """Launch the kit and wait until it is ready. Running with the same settings: says so."""
     from cluster import lifecycle, session
 
+    effective = _effective(kit, skip_download="1" if skip_download else None, skip_sync="1" if skip_sync else None)
     if dry or ctx.config.run.dry:
-        _print_plan("up", _effective(kit), json)
+        _print_plan("up", effective, json)
         return
-    effective = _effective(kit)
     _say(f"kit {effective.kit.name}: {effective.kit.summary}")
     _budgeted(effective, ignore_budget)
     with session.opened(effective) as cluster:

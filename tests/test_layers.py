@@ -21,7 +21,7 @@ GLUE = {
 # package -> the only files that may import it
 DOORS = {
     "fabric": {"cluster/ssh.py"},
-    "huggingface_hub": {"cluster/weights.py"},
+    "huggingface_hub": {"cluster/weights/hub.py"},
     "openai": {"bench/openai_stream.py"},
     "uvloop": {"bench/lean.py"},
     "pandas": {"bench/table.py"},

