@@ -6,6 +6,7 @@ import cli
 from bench import tasks as bench_tasks
 from cli import develop
 from cluster import tasks as cluster_tasks
+from cluster.images import tasks as image_tasks
 
 cli.adapt_invoke()
 
@@ -20,6 +21,9 @@ namespace = Collection(
     cluster_tasks.trust,
     cluster_tasks.logs,
     cluster_tasks.config,
+    image_tasks.build,
+    image_tasks.pull,
+    image_tasks.ship,
     bench_tasks.bench,
     bench_tasks.ask,
     bench_tasks.table,

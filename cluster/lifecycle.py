@@ -10,6 +10,8 @@ from typing import Any
 from cluster import preflight, weights
 from cluster.errors import BadSettings, LaunchError
 from cluster.execute import combined
+from cluster.images import ensure, judge
+from cluster.images.identity import summary
 from cluster.plan import plan_down, plan_up
 from cluster.probe import Probe
 from cluster.session import Cluster, locked
@@ -54,10 +56,10 @@ def _already_running(cluster: Cluster, probes: Mapping[str, Probe], token: str, 
 
 def _start(cluster: Cluster, token: str, say: Say) -> Mapping[str, Any]:
     boot, begin = secrets.token_hex(4), time.monotonic()
-    plan = plan_up(cluster.effective, boot=boot)
     if cluster.effective.kit.engine == "llama":
         weights.fetch(weights.SMOLLM2, say)
-    preflight.refuse(cluster.effective, cluster.nodes.stage(plan.stage("check")))
+    images = judge.images(cluster.effective, _checked(cluster, token, say, {}))
+    plan = plan_up(cluster.effective, boot=boot, images={role: summary(image) for role, image in images.items() if image})
     wait = Wait(cluster, token, say)
     try:
         answers: dict[str, Any] = {}
@@ -136,10 +138,24 @@ def restart(cluster: Cluster, say: Say) -> Mapping[str, Any]:
     """down and up with the new settings. What can be checked before the stop is: a restart that cannot succeed stops nothing."""
     with locked(cluster) as token:
         probes = cluster.certain_probes()
-        facts = cluster.nodes.stage(plan_up(cluster.effective).stage("check"))
-        preflight.refuse(cluster.effective, _without_own_ports(facts, probes))
+        _checked(cluster, token, say, probes)
         _down(cluster, say)
         return _start(cluster, token, say)
+
+
+def _checked(cluster: Cluster, token: str, say: Say, probes: Mapping[str, Probe]) -> Mapping[str, Any]:
+    """What the check before a launch saw, with the right image on every node: one request per node when nothing is missing.
+
+    `probes`: ranks that run and will be stopped. Raises LaunchError naming everything in the way; then nothing was moved.
+    """
+    check = plan_up(cluster.effective).stage("check")
+    facts = _without_own_ports(cluster.nodes.stage(check), probes)
+    preflight.refuse(cluster.effective, facts)
+    if not ensure.settle(cluster, token, say, facts):
+        return facts
+    facts = _without_own_ports(cluster.nodes.stage(check), probes)
+    preflight.refuse(cluster.effective, facts)
+    return facts
 
 
 def _without_own_ports(facts: Mapping[str, Any], probes: Mapping[str, Probe]) -> dict[str, Any]:

@@ -35,7 +35,8 @@ _RETIRED = (
     (r"WORKER\d?_NCCL_HOST_DIR", "NCCL_HOST_DIR is the folder on every node"),
     (r"NCCL_(MAX|MIN)_NCHANNELS", "NCCL_NCHANNELS sets both"),
     (r"(TORCH|FLASHINFER)_CUDA_ARCH_LIST", "12.1a is set on every rank"),
-    (r"PULL|BUILD|SKIP_PULL|SKIP_BUILD|SKIP_SHIP|IMAGE_PLATFORM|GHCR_\w+", "this version neither builds nor copies images"),
+    (r"PULL|BUILD|SKIP_BUILD|SKIP_SHIP|IMAGE_PLATFORM", "invoke pull, build and ship do that; SKIP_PULL=1 leaves images alone"),
+    (r"GHCR_\w+", "docker login on the head"),
     (
         r"REFRESH_WEIGHTS|FORCE_SYNC|SKIP_SYNC|HF_BIN|HF_TOKEN|HF_DOWNLOAD_EXCLUDE",
         "this version neither downloads nor copies weights",

@@ -16,11 +16,11 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def _effective(kit: str | None) -> Any:
+def _effective(kit: str | None, **flags: str | None) -> Any:
     """The settings, checked against every constraint. Touches nothing."""
     from cluster import constraints
 
-    effective = load({"kit": kit})
+    effective = load({"kit": kit, **flags})
     for note in (*effective.notes, *constraints.warnings(effective)):
         _say(f"note: {note}")
     constraints.check(effective)
@@ -34,15 +34,18 @@ def _print_json(value: Any) -> None:
 _KIT = {"kit": "a name from kits/ (default: KIT; spark2 where .env names a WORKER_IP; else local)"}
 
 
-@cli.task(help={**_KIT, "json": "print the run record as JSON", "dry": "print the plan, touch nothing"})
-def up(ctx: Any, kit: str | None = None, json: bool = False, dry: bool = False) -> None:
+_SKIP = {"skip-pull": "leave images alone (SKIP_PULL): refuse where they are missing or differ"}
+
+
+@cli.task(help={**_KIT, **_SKIP, "json": "print the run record as JSON", "dry": "print the plan, touch nothing"})
+def up(ctx: Any, kit: str | None = None, json: bool = False, dry: bool = False, skip_pull: bool = False) -> None:
     """Launch the kit and wait until it is ready. Running with the same settings: says so."""
     from cluster import lifecycle, session
 
     if dry or ctx.config.run.dry:
-        _print_plan("up", _effective(kit), json)
+        _print_plan("up", _effective(kit, skip_pull="1" if skip_pull else None), json)
         return
-    effective = _effective(kit)
+    effective = _effective(kit, skip_pull="1" if skip_pull else None)
     _say(f"kit {effective.kit.name}: {effective.kit.summary}")
     with session.opened(effective) as cluster:
         record = lifecycle.up(cluster, _say)
@@ -122,6 +125,14 @@ def _print_status(seen: Any) -> None:
     if seen.record:
         record, age = seen.record, time.time() - seen.record["started_unix_s"]
         print(f"  {record['base_url']}/v1, model {record['model']}, boot {record['boot']}, {age:.0f} s, log {record['log']}")
+        _print_image(record)
+
+
+def _print_image(record: Any) -> None:
+    image = record.get("image")  # a rank of an older version, or one without a container, has none
+    if image:
+        parts = {"identity": image["identity"][:16], "digest": image["digest"], "stamp": image["stamp"]}
+        print(f"  image {record['settings']['image']}, " + ", ".join(f"{name} {value}" for name, value in parts.items() if value))
 
 
 @cli.task(help={**_KIT, "rank": "which rank (default 0)", "lines": "how many last lines (default 60)", "follow": "go on printing"})
