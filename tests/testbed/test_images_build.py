@@ -10,7 +10,6 @@ from tests.testbed import image, images, twin
 from tests.testbed.host import Host
 from tests.testbed.hosts import Testbed
 from tests.testbed.images import Checkout, look
-from tests.testbed.shell import How
 from tests.testbed.twin import AT_ONCE_S, refused
 
 pytestmark = [pytest.mark.testbed, pytest.mark.timeout(300)]
@@ -113,13 +112,3 @@ def test_what_cannot_be_built(checkout: Checkout, hosts: tuple[Host, ...]) -> No
     refused(checkout.invoke("build"), f"there is no Dockerfile in {checkout.root}", within_s=AT_ONCE_S)
     local = checkout.invoke("build", KIT="local")
     refused(local, "kit local runs without containers (RUNTIME=process): it needs no image", within_s=AT_ONCE_S, code=2)
-
-
-def test_more_layers_than_docker_loads_are_not_sent(checkout: Checkout, hosts: tuple[Host, ...]) -> None:
-    """A head can hold 127 layers with the base; the next one is refused by docker itself, with a reason that is explained."""
-    head, _ = hosts
-    lines = "\n".join(f"LABEL n{number}=1\nCOPY overlay/patch.py /n{number}" for number in range(127))
-    (checkout.root / "Dockerfile").write_text(f"FROM {image.TAG}\n{lines}\n")
-    done = checkout.invoke("build")
-    refused(done, "max depth exceeded", "squash some layers", within_s=140)
-    assert head.attempt("docker", "image", "inspect", NAME, how=How()).status != 0

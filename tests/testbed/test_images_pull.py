@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.testbed import image, images, twin
+from tests.testbed import image, images
 from tests.testbed.conftest import demanded
 from tests.testbed.host import Host
 from tests.testbed.hosts import Testbed
