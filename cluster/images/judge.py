@@ -68,7 +68,7 @@ def findings(name: str, source: Image, found: Images, stamp: str | None) -> list
         notes.append(f"{source.name} was built from other sources ({source.stamp}) than this checkout's ({stamp}): invoke build")
     if source.baked:
         notes.append(
-            f"{source.name} has variables of the fabric inside: {' '.join(source.baked)}; what a setting leaves out comes from there"
+            f"{source.name} has variables of the fabric inside: {' '.join(source.baked)}; they hold unless a setting replaces them"
         )
     for role, image in found.items():
         if image and image.identity == source.identity and (what := differences(source, image)):

@@ -56,18 +56,17 @@ def look(host: Host, name: str = NAME) -> Image | None:
 
 def names(host: Host) -> set[str]:
     """Every name of an image on the host."""
-    return set(host.run("docker", "images", "--format", "{{.Repository}}:{{.Tag}}").split()) - {"<none>:<none>"}
+    found = set(host.run("docker", "images", "--format", "{{.Repository}}:{{.Tag}}").split())
+    return {name for name in found if not name.endswith(":<none>")}
 
 
 def clear(*hosts: Host) -> None:
     """Only deb:1 stays, and no container, record or lock."""
     twin.clear(hosts)
     for host in hosts:
-        for name in names(host) - {image.TAG}:
-            host.run("docker", "rmi", "--force", name)
-        for line in host.run("docker", "images", "--no-trunc", "--format", "{{.ID}} {{.Repository}}").splitlines():
-            if line.endswith(" <none>"):
-                host.attempt("docker", "rmi", "--force", line.split()[0])
+        for name in set(host.run("docker", "images", "--no-trunc", "--format", "{{.ID}}").split()) - {image.image_id(host)}:
+            host.attempt("docker", "rmi", "--force", name)
+        assert names(host) <= {image.TAG}
         host.path(f"{twin.STATE}/image-ship.json").unlink(missing_ok=True)
         image.load(host)
 
