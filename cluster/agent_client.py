@@ -15,12 +15,14 @@ from cluster.transport import Transport
 
 _PARTS = ("agent.py", "agent_cluster.py")
 # Parts that only some actions need, by the first word of the action: what every call sends stays small.
-_MORE = {"weights": ("agent_weights.py",), "images": ("agent_images.py", "agent_ship.py"), "facts": ("agent_facts.py",)}
+_MORE = {"weights": "agent_weights.py", "images": "agent_images.py", "facts": "agent_facts.py"}
+_SEVERAL = {"ship": ("agent_images.py", "agent_ship.py")}  # several parts, in order
 
 
 @functools.cache
 def _source(topic: str) -> str:
-    return "\n".join(Path(__file__).with_name(name).read_text() for name in (*_PARTS, *_MORE.get(topic, ())))
+    more = [_MORE[topic]] if topic in _MORE else _SEVERAL.get(topic, ())
+    return "\n".join(Path(__file__).with_name(name).read_text() for name in (*_PARTS, *more))
 
 
 def ask_agent(
@@ -30,7 +32,7 @@ def ask_agent(
     program = f"{_source(request['action'].partition('_')[0])}\nraise SystemExit(main(json.loads({json.dumps(json.dumps(request))})))\n"
     outcome = transport.run([python, "-"], stdin=program, timeout_s=timeout_s)
     if outcome.code != 0:
-        verb = request["action"].removeprefix("docker_").removeprefix("rank_").removeprefix("images_")
+        verb = request["action"].rpartition("_")[2]
         named = dataclasses.replace(outcome, argv=(shown,)) if shown else outcome
         hint = DOCKER_HINT if "docker does not answer" in outcome.stderr else "on that node: docker ps --all; df -h; free -h"
         raise named.error(f"the node agent could not {verb} {request['name']}", hint)

@@ -46,7 +46,7 @@ def ssh_to(target):
     return ["ssh", *SSH_OPTIONS, "-o", f"HostName={target['ip']}", "-o", f"HostKeyAlias={alias}", *words]
 
 
-def images_route(request):
+def ship_route(request):
     """Which targets this machine's own ssh cannot log in to, with ssh's reason."""
     try:
         tries = {role: subprocess.Popen(at(ssh_to(target), "true"), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
@@ -68,7 +68,7 @@ def run_at(prefix, *argv):
         raise SystemExit(f"{shlex.join(argv)}: {done.stderr.strip() or done.stdout.strip()}")
 
 
-def images_ship(request):
+def ship_send(request):
     """One `docker save`, copied into a `docker load` on every target at once. The image travels under the name request["own"].
 
     A target that fails is left out from then on, and stands in "failed" with its last lines; the others go on. Nothing on a
@@ -153,4 +153,4 @@ def pump(request, process, note, data, loads):
     return sent
 
 
-ACTIONS |= {"images_route": images_route, "images_ship": images_ship}
+ACTIONS |= {"ship_route": ship_route, "ship_send": ship_send}

@@ -42,10 +42,10 @@ def up(ctx: Any, kit: str | None = None, json: bool = False, dry: bool = False, 
     """Launch the kit and wait until it is ready. Running with the same settings: says so."""
     from cluster import lifecycle, session
 
-    if dry or ctx.config.run.dry:
-        _print_plan("up", _effective(kit, skip_pull="1" if skip_pull else None), json)
-        return
     effective = _effective(kit, skip_pull="1" if skip_pull else None)
+    if dry or ctx.config.run.dry:
+        _print_plan("up", effective, json)
+        return
     _say(f"kit {effective.kit.name}: {effective.kit.summary}")
     with session.opened(effective) as cluster:
         record = lifecycle.up(cluster, _say)

@@ -68,7 +68,7 @@ def _by_pipe(site: Site, source: Image, roles: Sequence[str]) -> tuple[dict[str,
     where, ends = _route(site, roles)
     own, begin = travelling(source), time.monotonic()
     more = {"image": source.name, "own": own, "platform": source.platform, **ends}
-    step = site.step(where, "images_ship", f"docker save {own} | ssh NODE docker load", **more)
+    step = site.step(where, "ship_send", f"docker save {own} | ssh NODE docker load", **more)
     site.say(f"{site.cluster.at(site.head)}sending {source.name}, about {source.size_bytes / 1e9:.2f} GB, to {', '.join(roles)}")
     sent = site.long([step], _progress(source, begin)).all_or_raise("shipping the image")[where]
     site.say(f"sent {sent['bytes'] / 1e9:.2f} GB in {sent['seconds']:.1f} s ({sent['bytes'] / 1e6 / sent['seconds']:.0f} MB/s)")
@@ -98,7 +98,7 @@ def _route(site: Site, roles: Sequence[str]) -> tuple[str, dict[str, Any]]:
     if isinstance(site.nodes.transports[site.head], LocalTransport):
         return site.head, {"source": None, "targets": {role: _from_here(site, role) for role in roles}}
     targets = {role: _from_head(site, role) for role in roles}
-    closed = site.ask(site.step(site.head, "images_route", "ssh NODE true", targets=targets, timeout_s=60))["closed"]
+    closed = site.ask(site.step(site.head, "ship_route", "ssh NODE true", targets=targets, timeout_s=60))["closed"]
     if not closed:
         return site.head, {"source": None, "targets": targets}
     why = "; ".join(f"{role}: {said.splitlines()[-1]}" for role, said in closed.items())

@@ -51,7 +51,7 @@ class Site:
 
     def step(self, role: str, action: str, shown: str, *, timeout_s: float = 120, **more: Any) -> Step:
         """One request about the image. Status and log of a long command lie in the run directory of the node."""
-        stamp, verb = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()), action.removeprefix("images_")
+        stamp, verb = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()), action.rpartition("_")[2]
         folder = run_dir(self.cluster.ranks[0])
         files = {"status": f"{folder}/image-{verb}.json", "log": f"{folder}/logs/{stamp}-image-{verb}.log"}
         return Step(role, shown, {"action": action, "name": self.settings.image, **files, **more}, timeout_s)

@@ -34,7 +34,10 @@ class Healthy(http.server.BaseHTTPRequestHandler):
 http.server.HTTPServer(("0.0.0.0", int(sys.argv[sys.argv.index("--port") + 1])), Healthy).serve_forever()
 """
 # `up` with an image whose engine is the few lines above: this is about images, not about vLLM
-SERVED = {"IMAGE_ENTRYPOINT": "/engine", "EXTRA_MOUNTS": "", "MODEL": "/usr/share", "GLM53_EXTRA_ENV": "", "READY_TIMEOUT": "60"}
+SERVED = {
+    **{"IMAGE_ENTRYPOINT": "/engine", "EXTRA_MOUNTS": "", "MODEL": "/usr/share", "GLM53_EXTRA_ENV": "", "READY_TIMEOUT": "60"},
+    **{"SKIP_DOWNLOAD": "1", "SKIP_SYNC": "1"},
+}
 
 
 def make(host: Host, name: str = NAME, mib: int = 1, *lines: str, content: str = "one") -> Image:
@@ -67,14 +70,14 @@ def clear(*hosts: Host) -> None:
         for name in set(host.run("docker", "images", "--no-trunc", "--format", "{{.ID}}").split()) - {image.image_id(host)}:
             host.attempt("docker", "rmi", "--force", name)
         assert names(host) <= {image.TAG}
-        host.path(f"{twin.STATE}/image-ship.json").unlink(missing_ok=True)
+        host.path(f"{twin.STATE}/image-send.json").unlink(missing_ok=True)
         image.load(host)
 
 
 def shipped_bytes(head: Host) -> int:
     """How far a ship that runs on the head is."""
     with contextlib.suppress(OSError, ValueError):
-        seen: dict[str, Any] = json.loads(head.path(f"{twin.STATE}/image-ship.json").read_text())
+        seen: dict[str, Any] = json.loads(head.path(f"{twin.STATE}/image-send.json").read_text())
         return int(seen["bytes"])
     return 0
 

@@ -55,7 +55,7 @@ SHIP = {"source": None, "targets": {"worker": None}, "image": "glm:1", "own": "s
 
 def test_one_platform_is_saved_where_docker_can(docker: Docker, tmp_path: Path) -> None:
     calls = docker(f"case $1 in save) echo archive;; load) cat > {tmp_path}/loaded;; esac")
-    answer = ask(tmp_path, "images_ship", **SHIP)
+    answer = ask(tmp_path, "ship_send", **SHIP)
     assert (answer["bytes"], answer["failed"]) == (8, {})
     assert calls.read_text().splitlines() == [
         "tag glm:1 spark-lab/ship:0",
@@ -71,7 +71,7 @@ def test_the_whole_is_saved_where_docker_cannot(docker: Docker, tmp_path: Path) 
     calls = docker(
         'case $1$2 in save--platform) echo "unknown flag: --platform" >&2; exit 125;; save*) echo all;; load*) cat >/dev/null;; esac'
     )
-    assert ask(tmp_path, "images_ship", **SHIP)["bytes"] == 4
+    assert ask(tmp_path, "ship_send", **SHIP)["bytes"] == 4
     assert "save spark-lab/ship:0\n" in calls.read_text()
 
 
@@ -79,7 +79,7 @@ def test_a_save_that_breaks_off_is_no_image(docker: Docker, tmp_path: Path) -> N
     """The loads must not see an orderly end, and the name for the way is taken back."""
     calls = docker('case $1 in save) echo part; echo "blob not found" >&2; exit 1;; load) cat >/dev/null; echo ended >> $0.loaded;; esac')
     with pytest.raises(LaunchError, match="docker save ended with 1 after 5 bytes: blob not found"):
-        ask(tmp_path, "images_ship", **SHIP)
+        ask(tmp_path, "ship_send", **SHIP)
     assert calls.read_text().splitlines()[-1] == "rmi spark-lab/ship:0"
     assert not (tmp_path / "bin/docker.loaded").exists()
 
@@ -91,7 +91,7 @@ def test_a_target_that_fails_does_not_keep_the_others(docker: Docker, tmp_path: 
     ssh.write_text('#!/bin/sh\n[ "$1" = -G ] && { echo hostname x; echo port 22; exit; }\necho "no way" >&2; exit 255\n')
     ssh.chmod(0o755)
     targets = {"bad": {"words": ["x"], "ip": None}, "good": None}
-    answer = ask(tmp_path, "images_ship", **{**SHIP, "targets": targets})
+    answer = ask(tmp_path, "ship_send", **{**SHIP, "targets": targets})
     assert (answer["bytes"], answer["failed"]) == (5000000, {"bad": "no way"})
     assert (tmp_path / "bin/docker.loaded").read_text().strip() == "5000000"
 
