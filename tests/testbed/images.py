@@ -35,8 +35,13 @@ http.server.HTTPServer(("0.0.0.0", int(sys.argv[sys.argv.index("--port") + 1])),
 """
 # `up` with an image whose engine is the few lines above: this is about images, not about vLLM
 SERVED = {
-    **{"IMAGE_ENTRYPOINT": "/engine", "EXTRA_MOUNTS": "", "MODEL": "/usr/share", "GLM53_EXTRA_ENV": "", "READY_TIMEOUT": "60"},
-    **{"SKIP_DOWNLOAD": "1", "SKIP_SYNC": "1"},
+    "IMAGE_ENTRYPOINT": "/engine",
+    "EXTRA_MOUNTS": "",
+    "MODEL": "/usr/share",
+    "GLM53_EXTRA_ENV": "",
+    "READY_TIMEOUT": "60",
+    "SKIP_DOWNLOAD": "1",
+    "SKIP_SYNC": "1",
 }
 
 
