@@ -86,6 +86,9 @@ def logged(request, argv, given=None, env=None):
         process, _ = begin(request, argv, stdin=stdin, stdout=log, stderr=log, env=env)
         try:
             code = process.wait()
+        except BaseException:  # Ctrl-C reaches this program and not the session of the command
+            os.killpg(process.pid, signal.SIGTERM)
+            raise
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.remove(os.path.expanduser(request["status"]))

@@ -5,7 +5,9 @@ Everything that Debian's docker does by itself is tested on the testbed.
 
 import json
 import os
+import signal
 import subprocess
+import sys
 import tarfile
 import threading
 import time
@@ -20,7 +22,7 @@ import cluster.agent_ship
 from cluster.agent_client import ask_agent
 from cluster.errors import LaunchError
 from cluster.transport import LocalTransport
-from tests.cluster.support import eventually
+from tests.cluster.support import default_interrupt, eventually, lives
 
 Docker = Callable[[str], Path]
 agent_images: Any = cluster.agent_images
@@ -109,6 +111,20 @@ def test_a_running_command_is_watched_and_ended(docker: Docker, tmp_path: Path) 
     assert time.monotonic() - begin < 5
     assert ended[0]["code"] != 0
     assert ask(tmp_path, "images_watch") == {"running": False, "bytes": 0, "line": "layer 1"}
+
+
+def test_ctrl_c_in_a_terminal_ends_the_command_too(docker: Docker, tmp_path: Path) -> None:
+    """The terminal tells the whole foreground group; the command's own session is not in it."""
+    docker(f"echo $$ > {tmp_path}/pid; exec sleep 60")
+    given = request(tmp_path, action="images_pull", image="x/y:1", tag="x/y:1")
+    code = f"from cluster import agent_images as a; from cluster.agent import main; main({given!r})"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stderr=subprocess.DEVNULL, start_new_session=True, preexec_fn=default_interrupt
+    ) as asked:
+        eventually(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip())
+        os.killpg(asked.pid, signal.SIGINT)
+    pid = int((tmp_path / "pid").read_text())
+    eventually(lambda: not lives(pid))
 
 
 def test_stored_logins_are_named_and_not_read(docker: Docker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
