@@ -71,9 +71,21 @@ def begin(request, argv, **options):
     path = os.path.expanduser(request["status"])
     os.makedirs(os.path.dirname(path), exist_ok=True)
     process = subprocess.Popen(argv, start_new_session=True, **options)
-    note = {"pid": process.pid, "start_ticks": start_ticks(process.pid), "kernel_boot_id": kernel_boot_id(), "bytes": 0}
-    write_json(path, note)
+    with ended_with_us(process):
+        note = {"pid": process.pid, "start_ticks": start_ticks(process.pid), "kernel_boot_id": kernel_boot_id(), "bytes": 0}
+        write_json(path, note)
     return process, note
+
+
+@contextlib.contextmanager
+def ended_with_us(process):
+    """A terminal's Ctrl-C reaches this program, and not the session of the command: end that too."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        raise
 
 
 def logged(request, argv, given=None, env=None):
@@ -85,10 +97,8 @@ def logged(request, argv, given=None, env=None):
         stdin.seek(0)
         process, _ = begin(request, argv, stdin=stdin, stdout=log, stderr=log, env=env)
         try:
-            code = process.wait()
-        except BaseException:  # Ctrl-C reaches this program and not the session of the command
-            os.killpg(process.pid, signal.SIGTERM)
-            raise
+            with ended_with_us(process):
+                code = process.wait()
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.remove(os.path.expanduser(request["status"]))
