@@ -24,7 +24,9 @@ REGISTRY = f"{BRIDGE_ADDRESS}:5000"  # the hosts' dockerd may speak plain HTTP t
 NAME = "picture:1"  # the image that these tests move about
 ENGINE = """\
 #!/usr/bin/python3
-import http.server, sys, time
+import http.server, os, sys, time
+model = os.path.join(sys.argv[2], "model.safetensors")
+print("offline", os.environ["HF_HUB_OFFLINE"], "bytes", os.path.getsize(model) if os.path.exists(model) else None, flush=True)
 if "--headless" in sys.argv:
     time.sleep(3600)
 class Healthy(http.server.BaseHTTPRequestHandler):
