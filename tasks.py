@@ -10,6 +10,7 @@ from cli import develop
 from cluster import tasks as cluster_tasks
 from cluster.budget import tasks as budget_tasks
 from cluster.weights import tasks as weights_tasks
+from cluster.images import tasks as image_tasks
 
 cli.adapt_invoke()
 
@@ -28,6 +29,9 @@ namespace = Collection(
     weights_tasks.download,
     weights_tasks.verify,
     weights_tasks.resync,
+    image_tasks.build,
+    image_tasks.pull,
+    image_tasks.ship,
     bench_tasks.bench,
     bench_tasks.export,
     compare_tasks.compare,

@@ -16,7 +16,7 @@ from cluster.transport import Transport
 _PARTS = ("agent.py", "agent_cluster.py")
 # Parts that only some actions need, by the first word of the action: what every call sends stays small.
 _MORE = {"weights": "agent_weights.py", "images": "agent_images.py", "facts": "agent_facts.py"}
-_SEVERAL = {"sync": ("agent_weights.py", "agent_sync.py")}  # several parts, in order
+_SEVERAL = {"sync": ("agent_weights.py", "agent_sync.py"), "ship": ("agent_images.py", "agent_ship.py")}  # in order
 
 
 @functools.cache

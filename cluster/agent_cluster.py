@@ -107,17 +107,23 @@ def inspect(name):
 def preflight(request):
     """What can be known on this node before a launch: docker, image, paths, ports, a container of the name."""
     code, out, err = docker("version", "--format", "{{.Server.Version}}", timeout=20) if request["image"] else (0, "", "")
-    image = docker("image", "inspect", "--format", "{{.Id}}", request["image"])[0] == 0 if request["image"] and code == 0 else None
+    image = image_facts(request["image"]) if request["image"] and code == 0 else None
     container = inspect(request["name"]) if code == 0 and request["image"] else None
     return {
         "docker_error": (err or out or f"exit {code}") if code != 0 else None,
-        "image_present": image,
+        "image": image,
         "missing_paths": [path for path in request["paths"] if not os.path.exists(os.path.expanduser(path))],
         "unwritable": [path for path in request["folders"] if not os.access(existing(path), os.W_OK)],
         "ports": {str(port): port_holder(port) for port in request["ports"]},
         "foreign_container": bool(container and container["record"] is None),
         "free": free(request["folders"]),
     }
+
+
+def image_facts(name):
+    """What `docker image inspect` says of the image, or None when there is none of that name."""
+    code, out, _ = docker("image", "inspect", name)
+    return json.loads(out)[0] if code == 0 else None
 
 
 def existing(folder):

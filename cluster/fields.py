@@ -81,6 +81,10 @@ class Settings(pydantic.BaseModel):
     )
     runtime: Literal["docker", "process"] = setting("docker", "how a rank runs on its node: container, or process in a virtual environment")
     image: str = setting("spark-lab/glm-exl3:0.32", "docker: image of every rank")
+    build_base: str | None = setting(None, "docker: base image of invoke build; empty: the Dockerfile's own, by digest", local=True)
+    registry: str | None = setting(
+        None, "docker: HOST:PORT of a registry that carries the image to the workers; empty: docker save over ssh", local=True, place=True
+    )
     image_entrypoint: str = setting("vllm", "docker: the vllm command in the image")
     extra_mounts: str | None = setting(None, "docker: further mounts, SOURCE:TARGET[:ro], separated by blanks", place=True)
     chat_template: str | None = setting(None, "chat template file on every rank; empty: the checkpoint's", place=True)
@@ -157,6 +161,7 @@ class Settings(pydantic.BaseModel):
     # launching
     ready_timeout: float = setting(3600, "longest wait from launch to ready, seconds", gt=0, allow_inf_nan=False, local=True)
     ssh_config: str | None = setting(None, "OpenSSH client configuration to use (default: ~/.ssh/config)", local=True, place=True)
+    skip_pull: Switch = setting(0, "leave the images on the nodes alone: neither pull nor ship; differing ones are refused", local=True)
     model_fallback: str | None = setting(None, "`invoke download`: repository to take when MODEL cannot be had", local=True)
     model_fallback_revision: str | None = setting(None, "commit of MODEL_FALLBACK", pattern=r"^[0-9a-f]{40}$", local=True)
     hf_download_exclude: str | None = setting(None, "files of a repository not to download: globs, separated by commas", local=True)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from cluster.engines import vllm
+from cluster.images.identity import local_only, tag_of
 from cluster.ranks import Launch, Rank, launch, ranks, record
 from cluster.settings import Effective
 from cluster.weights import snapshots as weights
@@ -90,14 +92,15 @@ def lock_step(rank: Rank, token: str, owner: str) -> Step:
 def _check_step(rank: Rank, how: Launch) -> Step:
     s = rank.settings
     ports = [s.port, s.master_port] if rank.number == 0 and rank.size > 1 else [s.port] if rank.number == 0 else []
-    image = s.image if how.runtime == "docker" else None
+    image = tag_of(s.image) if how.runtime == "docker" else None
     binary = [how.argv[0]] if how.runtime == "process" and rank.size > 1 else []
     paths = [*binary, *(vllm.model_folders(rank) if rank.kit.engine == "vllm" else ())]
-    parts = [f"docker answers and has {image}"] if image else []
+    parts = ["docker answers" + (f" and has {image}" if s.skip_pull else "")] if image else []
     parts += [f"ports {' '.join(map(str, ports))} are free"] if ports else []
     parts += [f"{' '.join(paths)} exist"] if paths else []
     more = {"image": image, "paths": paths, "ports": ports, "folders": list(how.folders)}
-    return Step(rank.role, "check that " + ", ".join(parts or ["the node answers"]), request(rank, "preflight", **more), 45)
+    look = f"; look at the image {image}" if image and not s.skip_pull else ""
+    return Step(rank.role, "check that " + ", ".join(parts or ["the node answers"]) + look, request(rank, "preflight", **more), 45)
 
 
 def _weights_steps(effective: Effective) -> tuple[Step, ...]:
@@ -108,20 +111,41 @@ def _weights_steps(effective: Effective) -> tuple[Step, ...]:
     return tuple(steps) if wanted else ()
 
 
-def _start_step(rank: Rank, how: Launch, effective: Effective, boot: str) -> Step:
+def _image_step(rank: Rank) -> Step:
+    """Shown only: cluster/images/ensure.py does it, where it is needed."""
+    s = rank.settings
+    if rank.number:
+        way = f"docker pull from {s.registry}" if s.registry else "docker save | ssh | docker load"
+        return Step(rank.role, f"if its layers are not the head's: {way}", {})
+    return Step(rank.role, "never pulled: invoke build makes it" if local_only(s.image) else f"if missing: docker pull {s.image}", {})
+
+
+def _start_step(rank: Rank, how: Launch, effective: Effective, boot: str, image: Mapping[str, Any] | None) -> Step:
     more = {"argv": how.argv, "env": {**how.env, **how.secrets}, "cwd": how.cwd, "folders": how.folders}
-    return Step(rank.role, how.shown(), request(rank, "start", record=record(rank, effective, boot), **more), START_LIMIT_S)
+    return Step(rank.role, how.shown(), request(rank, "start", record=record(rank, effective, boot, image), **more), START_LIMIT_S)
 
 
-def plan_up(effective: Effective, *, boot: str = "BOOT", token: str = "TOKEN", owner: str = "OWNER") -> Plan:
-    """up: lock, weights, check, start the headless ranks, start rank 0, wait. `boot` names the start, `token` the lock."""
+def plan_up(
+    effective: Effective,
+    *,
+    boot: str = "BOOT",
+    token: str = "TOKEN",
+    owner: str = "OWNER",
+    images: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+) -> Plan:
+    """up: lock, check, images, weights, start the headless ranks, start rank 0, wait.
+
+    `boot` names the start, `token` the lock; `images` is what each node's record says of its image.
+    """
     hows = [launch(rank) for rank in ranks(effective)]
-    starts = [_start_step(how.rank, how, effective, boot) for how in hows]
+    starts = [_start_step(how.rank, how, effective, boot, images.get(how.rank.role)) for how in hows]
+    moved = [how.rank for how in hows if how.runtime == "docker" and not effective.settings.skip_pull]
     wait = Step(hows[0].rank.role, f"wait until /health is 200 and every rank lives, at most {effective.settings.ready_timeout:g} s", {})
     stages = [
         Stage("lock", tuple(lock_step(how.rank, token, owner) for how in hows)),
-        Stage("weights", _weights_steps(effective)),
         Stage("check", tuple(_check_step(how.rank, how) for how in hows)),
+        Stage("images", tuple(map(_image_step, moved))),
+        Stage("weights", _weights_steps(effective)),
         Stage("start headless ranks", tuple(starts[1:])),
         Stage("start rank 0", tuple(starts[:1])),
         Stage("wait", (wait,)),

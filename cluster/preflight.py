@@ -7,6 +7,7 @@ from typing import Any
 
 from cluster.errors import DOCKER_HINT, LaunchError
 from cluster.execute import combined
+from cluster.images import judge
 from cluster.settings import Effective
 
 _ENOUGH_BYTES = 1 << 30  # for compile caches and logs
@@ -14,14 +15,14 @@ _ENOUGH_BYTES = 1 << 30  # for compile caches and logs
 
 def refuse(effective: Effective, facts: Mapping[str, Mapping[str, Any]]) -> None:
     """Raise one LaunchError that names everything in the way of a launch, node by node. Nothing has been started yet."""
-    errors = [error for role, seen in facts.items() for error in problems(effective, role, seen)]
+    errors = [error for role, seen in facts.items() for error in problems(role, seen)]
+    errors += judge.problems(effective, judge.images(effective, facts))
     if errors:
         raise combined("the check before the launch", errors)
 
 
-def problems(effective: Effective, role: str, seen: Mapping[str, Any]) -> list[LaunchError]:
-    """Everything that is in the way on one node; `seen` is the answer of the agent's preflight."""
-    image = effective.settings.image
+def problems(role: str, seen: Mapping[str, Any]) -> list[LaunchError]:
+    """Everything that is in the way on one node, but for its image; `seen` is the answer of the agent's preflight."""
     found: list[LaunchError] = []
 
     def wrong(what: str, hint: str, ran: str = "") -> None:
@@ -29,8 +30,6 @@ def problems(effective: Effective, role: str, seen: Mapping[str, Any]) -> list[L
 
     if seen["docker_error"]:
         wrong(f"docker does not answer: {seen['docker_error']}", DOCKER_HINT, "docker version")
-    if seen["image_present"] is False:
-        wrong(f"there is no image {image}", "build it or load it on this node; IMAGE names it", f"docker image inspect {image}")
     if seen["missing_paths"]:
         wrong(f"missing: {', '.join(seen['missing_paths'])}", "check MODEL and the node's VENV setting")
     if seen["unwritable"]:

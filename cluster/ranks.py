@@ -79,8 +79,8 @@ def launch(rank: Rank) -> Launch:
     return Launch(rank, "process", (command, *vllm.serve(rank)), env, secrets, vllm.cache_folders(rank))
 
 
-def record(rank: Rank, effective: Effective, boot: str) -> dict[str, Any]:
-    """What is remembered of a started rank, on its node. Holds no secret."""
+def record(rank: Rank, effective: Effective, boot: str, image: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What is remembered of a started rank, on its node. Holds no secret. `image`: what its node's IMAGE is (identity.summary)."""
     from cluster.engines import llama
 
     settings, kit = effective.settings, effective.kit
@@ -101,5 +101,6 @@ def record(rank: Rank, effective: Effective, boot: str) -> dict[str, Any]:
         "model": settings.served_model_name,
         "settings": effective.fingerprint(),
         "engine": llama.version() if kit.engine == "llama" else f"vllm in {settings.image}",
+        "image": image,
         "weights": served,
     }

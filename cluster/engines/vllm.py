@@ -20,6 +20,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from cluster.fields import Settings
+from cluster.images.identity import tag_of
 from cluster.ranks import Rank
 
 _HF_IN_CONTAINER = "/root/.cache/huggingface"
@@ -244,7 +245,7 @@ def docker_run(rank: Rank) -> tuple[str, ...]:
     words += [word for name, value in container_environment(rank).items() for word in ("--env", f"{name}={value}")]
     if rank.number == 0 and s.vllm_api_key:
         words += ["--env", "VLLM_API_KEY"]
-    return (*words, "--entrypoint", s.image_entrypoint, s.image, *serve(rank))
+    return (*words, "--entrypoint", s.image_entrypoint, tag_of(s.image), *serve(rank))
 
 
 def container_environment(rank: Rank) -> dict[str, str]:

@@ -184,6 +184,7 @@ OTHER = {
     "host": "127.0.0.9", "port": "8001", "served_model_name": "x", "max_model_len": "4096", "max_num_seqs": "3",
     "glm53_default_reasoning_effort": "low", "spec_method": "mtp", "dflash_tokens": "2", "dflash_draft_tp": "1",
     "dflash_model": "a/b", "dflash_revision": "0" * 40, "model": "a/b", "model_revision": "1" * 40, "runtime": "process",
+    "skip_pull": "1", "registry": "10.0.0.1:5000",
     "image": "other:1", "image_entrypoint": "/opt/vllm", "extra_mounts": "/a:/b", "chat_template": "/t.jinja",
     "tool_call_parser": "", "reasoning_parser": "", "quantization": "", "load_format": "auto", "master_port": "29999",
     "enable_expert_parallel": "1", "tp3_head_override": "66", "mm_encoder_tp_mode": "data", "gpu_mem_util": "0.5",
@@ -209,6 +210,7 @@ ELSEWHERE = {
     "glm53_model_preset": "judged", "tp3_overlay": "judged", "ssh_config": "reaches", "nfs_server_ip": "judged",
     "model_fallback": "test_download", "model_fallback_revision": "test_download", "hf_download_exclude": "test_download",
     "hf_token": "test_download",
+    "build_base": "of a build",
 }  # fmt: skip
 
 

@@ -25,6 +25,7 @@ DOCKER_TOOLS = {"dockerd": "docker.io", "runc": "runc", "containerd": "container
 IMAGE_TOOLS = {"mmdebstrap": "mmdebstrap"}
 # /usr/bin/python3 and its venv module: a venv made with them works inside containers that mount /usr
 VENV_PACKAGES = ("python3", "python3-venv")
+REGISTRY = "docker-registry"  # only the tests of `invoke pull` and REGISTRY need it
 POLICY = Path("/usr/sbin/policy-rc.d")
 
 
@@ -45,7 +46,7 @@ def _found(tool: str) -> bool:
     return shutil.which(tool, path=PATH) is not None
 
 
-def install_packages(docker: bool = True, extra: Sequence[str] = VENV_PACKAGES) -> list[str]:
+def install_packages(docker: bool = True, extra: Sequence[str] = (*VENV_PACKAGES, REGISTRY)) -> list[str]:
     """Install what is missing with apt-get and return the package names asked for. Root and Debian or Ubuntu only.
 
     `extra` packages are asked for as well (apt-get leaves installed ones alone). No service is started.

@@ -81,7 +81,7 @@ def test_dockerd_stopped(user: User, hosts: tuple[Host, ...]) -> None:
 def test_image_missing_on_one_host(user: User, hosts: tuple[Host, ...]) -> None:
     hosts[0].run("docker", "tag", image.TAG, "deb:only-head")
     try:
-        done = user.invoke("up", IMAGE="deb:only-head")
+        done = user.invoke("up", "--skip-pull", IMAGE="deb:only-head")
     finally:
         hosts[0].run("docker", "rmi", "deb:only-head")
     refused(done, "worker: there is no image deb:only-head", "ran: docker image inspect deb:only-head", within_s=AT_ONCE_S)
