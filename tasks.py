@@ -6,6 +6,7 @@ import cli
 from bench import tasks as bench_tasks
 from cli import develop
 from cluster import tasks as cluster_tasks
+from cluster.doctor import tasks as doctor_tasks
 
 cli.adapt_invoke()
 
@@ -18,6 +19,7 @@ namespace = Collection(
     cluster_tasks.status,
     cluster_tasks.plan,
     cluster_tasks.trust,
+    doctor_tasks.doctor,
     cluster_tasks.logs,
     cluster_tasks.config,
     bench_tasks.bench,

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cluster import preflight, weights
+from cluster import weights
+from cluster.doctor import before
 from cluster.errors import BadSettings, LaunchError
 from cluster.execute import combined
 from cluster.plan import plan_down, plan_up
@@ -19,11 +20,11 @@ from cluster.waiting import Wait
 Say = Callable[[str], None]
 
 
-def up(cluster: Cluster, say: Say) -> Mapping[str, Any]:
+def up(cluster: Cluster, say: Say, *, doctor: bool = True) -> Mapping[str, Any]:
     """Start every rank and wait until the server is ready; with the same settings already running, only say so.
 
     Returns the record of rank 0. Raises BadSettings when another configuration runs, LaunchError when the start fails; a start
-    that fails or is interrupted is taken back on every node.
+    that fails or is interrupted is taken back on every node. `doctor`: whether its errors keep a kit of several nodes from starting.
     """
     with locked(cluster) as token:
         probes = cluster.certain_probes()
@@ -33,7 +34,7 @@ def up(cluster: Cluster, say: Say) -> Mapping[str, Any]:
         for role, probe in probes.items():
             if probe.crashed:
                 say(f"{cluster.at(role)}the former server is gone ({probe.ending()}); starting anew")
-        return _start(cluster, token, say)
+        return _start(cluster, token, say, doctor=doctor)
 
 
 def _already_running(cluster: Cluster, probes: Mapping[str, Probe], token: str, say: Say) -> Mapping[str, Any]:
@@ -52,12 +53,13 @@ def _already_running(cluster: Cluster, probes: Mapping[str, Probe], token: str, 
     return head
 
 
-def _start(cluster: Cluster, token: str, say: Say) -> Mapping[str, Any]:
+def _start(cluster: Cluster, token: str, say: Say, *, doctor: bool) -> Mapping[str, Any]:
     boot, begin = secrets.token_hex(4), time.monotonic()
     plan = plan_up(cluster.effective, boot=boot)
     if cluster.effective.kit.engine == "llama":
         weights.fetch(weights.SMOLLM2, say)
-    preflight.refuse(cluster.effective, cluster.nodes.stage(plan.stage("check")))
+    checked, findings = before.look(cluster, plan.stage("check"), doctor=doctor)
+    before.refuse(cluster.effective, checked, findings, say)
     wait = Wait(cluster, token, say)
     try:
         answers: dict[str, Any] = {}
@@ -132,14 +134,14 @@ def _down(cluster: Cluster, say: Say) -> None:
         say(f"kit {cluster.kit} stopped" if was_running else f"kit {cluster.kit} was not running")
 
 
-def restart(cluster: Cluster, say: Say) -> Mapping[str, Any]:
+def restart(cluster: Cluster, say: Say, *, doctor: bool = True) -> Mapping[str, Any]:
     """down and up with the new settings. What can be checked before the stop is: a restart that cannot succeed stops nothing."""
     with locked(cluster) as token:
         probes = cluster.certain_probes()
-        facts = cluster.nodes.stage(plan_up(cluster.effective).stage("check"))
-        preflight.refuse(cluster.effective, _without_own_ports(facts, probes))
+        checked, findings = before.look(cluster, plan_up(cluster.effective).stage("check"), doctor=doctor)
+        before.refuse(cluster.effective, _without_own_ports(checked, probes), findings, say)
         _down(cluster, say)
-        return _start(cluster, token, say)
+        return _start(cluster, token, say, doctor=False)
 
 
 def _without_own_ports(facts: Mapping[str, Any], probes: Mapping[str, Probe]) -> dict[str, Any]:

@@ -103,14 +103,17 @@ def _start_step(rank: Rank, how: Launch, effective: Effective, boot: str) -> Ste
     return Step(rank.role, how.shown(), request(rank, "start", record=record(rank, effective, boot), **more), START_LIMIT_S)
 
 
-def plan_up(effective: Effective, *, boot: str = "BOOT", token: str = "TOKEN", owner: str = "OWNER") -> Plan:
-    """up: lock, check, start the headless ranks, start rank 0, wait. `boot` names the start, `token` the lock."""
+def plan_up(effective: Effective, *, boot: str = "BOOT", token: str = "TOKEN", owner: str = "OWNER", doctor: bool = True) -> Plan:
+    """up: lock, check (and doctor, for several nodes), start the headless ranks, rank 0, wait. `boot` names the start, `token` the lock."""
+    from cluster.facts.request import facts_step  # it needs this module
+
     hows = [launch(rank) for rank in ranks(effective)]
     starts = [_start_step(how.rank, how, effective, boot) for how in hows]
     wait = Step(hows[0].rank.role, f"wait until /health is 200 and every rank lives, at most {effective.settings.ready_timeout:g} s", {})
     stages = [
         Stage("lock", tuple(lock_step(how.rank, token, owner) for how in hows)),
         Stage("check", tuple(_check_step(how.rank, how) for how in hows)),
+        Stage("doctor, at the same time", tuple(facts_step(how.rank) for how in hows if doctor and len(hows) > 1)),
         Stage("start headless ranks", tuple(starts[1:])),
         Stage("start rank 0", tuple(starts[:1])),
         Stage("wait", (wait,)),

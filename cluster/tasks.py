@@ -32,20 +32,21 @@ def _print_json(value: Any) -> None:
 
 
 _KIT = {"kit": "a name from kits/ (default: KIT; spark2 where .env names a WORKER_IP; else local)"}
+_SKIP = "start although doctor finds an error (kits of several nodes)"
 
 
-@cli.task(help={**_KIT, "json": "print the run record as JSON", "dry": "print the plan, touch nothing"})
-def up(ctx: Any, kit: str | None = None, json: bool = False, dry: bool = False) -> None:
+@cli.task(help={**_KIT, "json": "print the run record as JSON", "dry": "print the plan, touch nothing", "skip-doctor": _SKIP})
+def up(ctx: Any, kit: str | None = None, json: bool = False, dry: bool = False, skip_doctor: bool = False) -> None:
     """Launch the kit and wait until it is ready. Running with the same settings: says so."""
     from cluster import lifecycle, session
 
     if dry or ctx.config.run.dry:
-        _print_plan("up", _effective(kit), json)
+        _print_plan("up", _effective(kit), json, doctor=not skip_doctor)
         return
     effective = _effective(kit)
     _say(f"kit {effective.kit.name}: {effective.kit.summary}")
     with session.opened(effective) as cluster:
-        record = lifecycle.up(cluster, _say)
+        record = lifecycle.up(cluster, _say, doctor=not skip_doctor)
     if json:
         _print_json(record)
 
@@ -62,16 +63,16 @@ def down(ctx: Any, kit: str | None = None, dry: bool = False) -> None:
         lifecycle.down(cluster, _say)
 
 
-@cli.task(help=_KIT)
-def restart(ctx: Any, kit: str | None = None) -> None:
+@cli.task(help={**_KIT, "skip-doctor": _SKIP})
+def restart(ctx: Any, kit: str | None = None, skip_doctor: bool = False) -> None:
     """Validate the settings, then stop and start."""
     from cluster import lifecycle, session
 
     if ctx.config.run.dry:
-        _print_plan("up", _effective(kit), False)
+        _print_plan("up", _effective(kit), False, doctor=not skip_doctor)
         return
     with session.opened(_effective(kit)) as cluster:
-        lifecycle.restart(cluster, _say)
+        lifecycle.restart(cluster, _say, doctor=not skip_doctor)
 
 
 @cli.task(help={**_KIT, "task": "up or down", "json": "print one JSON document"})
@@ -81,10 +82,10 @@ def plan(ctx: Any, kit: str | None = None, task: str = "up", json: bool = False)
     _print_plan(task, _effective(kit), json)
 
 
-def _print_plan(task: str, effective: Any, as_document: bool) -> None:
+def _print_plan(task: str, effective: Any, as_document: bool, *, doctor: bool = True) -> None:
     from cluster import plan as plans
 
-    made = {"up": plans.plan_up, "down": plans.plan_down}[task](effective)
+    made = plans.plan_up(effective, doctor=doctor) if task == "up" else plans.plan_down(effective)
     if not as_document:
         print(plans.render(made))
         return
