@@ -28,13 +28,8 @@ PROBE_S = 1.0
 _NO_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 _FILES = (
     "/sys/class/infiniband/*/fw_ver",
-    "/sys/class/infiniband/*/ports/*/state",
-    "/sys/class/infiniband/*/ports/*/phys_state",
-    "/sys/class/infiniband/*/ports/*/rate",
-    "/sys/class/infiniband/*/ports/*/link_layer",
-    "/sys/class/net/*/operstate",
-    "/sys/class/net/*/mtu",
-    "/sys/class/net/*/speed",
+    *(f"/sys/class/infiniband/*/ports/*/{name}" for name in ("state", "phys_state", "rate", "link_layer")),
+    *(f"/sys/class/net/*/{name}" for name in ("operstate", "mtu", "speed")),
     "/proc/meminfo",
     "/proc/swaps",
     "/proc/vmstat",
@@ -120,7 +115,7 @@ def commands(request):
     }
     asked |= {f"route {peer}": ["ip", "-j", "route", "get", peer] for peer in request["peers"]}
     if shutil.which("docker"):
-        asked |= {f"docker-{what}": ["docker", what, "--format", "{{json .}}"] for what in ("version", "info")}
+        asked["docker-info"] = ["docker", "info", "--format", "{{json .}}"]
         if request["image"]:
             asked["image"] = ["docker", "image", "inspect", "--format", _IMAGE, request["image"]]
     return asked
@@ -190,12 +185,11 @@ def model_folder(path):
     found["empty"] = sorted(name for name, size in sizes.items() if size in (0, None))  # None: a link that leads nowhere
     index = text_of(f"{at}/model.safetensors.index.json", 1 << 26)
     if index:
-        found["index"] = True
         try:
             named = sorted(set(json.loads(index)["weight_map"].values()))
         except (ValueError, KeyError, AttributeError):
             return {**found, "index": None}
-        found |= {"named": len(named), "missing": [name for name in named if not sizes.get(name)]}
+        found |= {"index": True, "named": len(named), "missing": [name for name in named if not sizes.get(name)]}
         found["bytes"] = sum(sizes.get(name) or 0 for name in named)
     elif os.path.isfile(f"{at}/model.safetensors"):
         found |= {"named": 1, "bytes": sizes["model.safetensors"] or 0}
@@ -225,11 +219,10 @@ def hub_rests(hub):
 
 
 def process(pid):
-    """As describe(), with the container it runs in and its name."""
-    cgroup = text_of(f"/proc/{pid}/cgroup") or ""
-    inside = re.search(r"[0-9a-f]{64}", cgroup)
+    """As describe(), with the container it runs in and its name; without the command line, which may hold a key."""
+    inside = re.search(r"[0-9a-f]{64}", text_of(f"/proc/{pid}/cgroup") or "")
     known = {**describe(pid), "name": text_of(f"/proc/{pid}/comm"), "container": inside[0] if inside else None}
-    return {key: value for key, value in known.items() if key != "command"}  # it may hold a key
+    return {key: value for key, value in known.items() if key != "command"}
 
 
 def processes(gpu_apps):
@@ -277,7 +270,6 @@ def facts_collect(request):
         files = {**read_files(_FILES), **read_gids()}
         runs = {key: future.result() for key, future in running.items()}
         reach = {peer: {"ping": pings[peer].result(), "tcp": knocks[peer].result()} for peer in request["peers"]}
-    record_path = paths(request)[0]
     node = {
         "login": login(),
         "machine": platform.machine(),
@@ -290,7 +282,7 @@ def facts_collect(request):
         "models": {label: model_folder(path) for label, path in request["models"].items()},
         "hub_rests": hub_rests(request["hub"]) if request["hub"] else [],
         "processes": processes((runs["gpu-apps"] or {}).get("out", "")),
-        "record": read_json(record_path),
+        "record": read_json(paths(request)[0]),
         "lock": text_of(lock_path()),
     }
     return {"files": files, "runs": runs, "node": node, "clock": {"begin_unix_s": begin, "end_unix_s": time.time()}}

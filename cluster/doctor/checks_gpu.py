@@ -59,7 +59,7 @@ def ours(facts: Facts, process: Process) -> bool:
 
 
 def present(facts: Facts, scene: Scene) -> Iterator[Finding]:
-    if not scene.sparks:
+    if not scene.sparks or "gpu" in facts.system.late:
         return
     if facts.gpu is None:
         yield GPU_NONE.at(facts.role, "nvidia-smi shows no GPU", "nvidia-smi there; sudo dmesg | grep -i nvrm; restart the node")
@@ -95,7 +95,8 @@ def clocks(scene: Scene) -> Iterator[Finding]:
 
 
 def caps(scene: Scene) -> Iterator[Finding]:
-    different = differing({role: facts.gpu.max_sm_mhz for role, facts in scene.nodes.items() if facts.gpu}) if scene.sparks else ""
+    highest = {role: facts.gpu.max_sm_mhz for role, facts in scene.nodes.items() if facts.gpu and facts.gpu.max_sm_mhz}
+    different = differing({role: f"{mhz:g}" for role, mhz in highest.items()}) if scene.sparks else ""
     if different:
         yield GPU_CAP.at(
             CLUSTER, f"highest SM clock in MHz: {different}", "the same cap on all nodes: sudo nvidia-smi --reset-gpu-clocks (-rgc)"

@@ -52,7 +52,7 @@ def addresses(facts: Facts, scene: Scene) -> Iterator[Finding]:
         return
     at = facts.network.holder(address)
     if at is None:
-        own = [f"{each} on {face.name}" for face in facts.network.interfaces.values() for each in face.addresses if face.name != "lo"]
+        own = [f"{each.ip} on {face.name}" for face in facts.network.interfaces.values() for each in face.addresses if face.name != "lo"]
         what = f"{variable} is {address}, which no device has; there are {', '.join(own) or 'none'}"
         yield ADDRESS_ABSENT.at(facts.role, what, f"ip addr add {address}/24 dev DEVICE there (and make it permanent), or set {variable}")
     elif at.name == "lo" and scene.sparks:
@@ -123,13 +123,13 @@ def silence(facts: Facts, scene: Scene) -> Iterator[Finding]:
 
 
 def mtu(scene: Scene) -> Iterator[Finding]:
-    found = {role: at for role, facts in scene.nodes.items() if scene.several and (at := holder(facts, scene))}
+    found = {role: at for role, facts in scene.nodes.items() if scene.several and (at := holder(facts, scene)) and at.name != "lo"}
     different = differing({role: at.mtu for role, at in found.items()})
     if different:
         yield MTU_MISMATCH.at(CLUSTER, f"the fabric's MTU is {different}", f"ip link set DEVICE mtu {FULL_MTU}, on every node")
         return
     for role, at in found.items():
-        if scene.sparks and at.mtu and at.mtu < FULL_MTU and at.name != "lo":
+        if scene.sparks and at.mtu and at.mtu < FULL_MTU:
             yield MTU_SMALL.at(
                 role, f"{at.name} has MTU {at.mtu}; expected {FULL_MTU}", f"ip link set {at.name} mtu {FULL_MTU}, on both twins"
             )

@@ -63,7 +63,7 @@ def exist(facts: Facts, scene: Scene) -> Iterator[Finding]:
         elif hca is None:
             yield HCA_ABSENT.at(facts.role, f"{variable} names {name}; there are {', '.join(facts.rdma.names) or 'no RoCE devices'}", fix)
         elif hca.up is False:
-            yield HCA_DOWN.at(facts.role, f"{name} is {hca.state}; expected ACTIVE", f"seat its cable; {fix}")
+            yield HCA_DOWN.at(facts.role, f"{name} is {hca.state} ({hca.physical}); expected ACTIVE", f"seat its cable; {fix}")
         elif hca.rate_gbit and hca.rate_gbit < _DEGRADED_GBIT:
             yield HCA_SLOW.at(
                 facts.role, f"{name} has {hca.rate_gbit:g} Gb/s; expected {_DEGRADED_GBIT} or more", "power the Spark off for a minute"
@@ -107,7 +107,7 @@ def configured(scene: Scene, role: str) -> tuple[str, int | None]:
 def gids(facts: Facts, scene: Scene) -> Iterator[Finding]:
     """The configured index against the right one, on every device of the rank."""
     variable, index = configured(scene, facts.role)
-    hcas = [hca for hca in there(facts, scene) if hca.up is not False]
+    hcas = [hca for hca in there(facts, scene) if hca.up is not False and hca.ethernet]
     right = {hca.name: right_index(facts, scene, hca) for hca in hcas}
     for hca in hcas:
         yield from _none(facts, scene, hca)

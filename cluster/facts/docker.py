@@ -62,14 +62,14 @@ class Docker:
 
 
 def parse(raw: Raw) -> Docker:
-    installed = "docker-version" in raw.runs
-    info = raw.data("docker-info") or {}
-    version = (raw.data("docker-version") or {}).get("Server") or {}
-    problem = raw.error("docker-version") or (None if version or not installed else "the server did not say its version")
+    installed = "docker-info" in raw.runs
+    told = raw.data("docker-info")
+    info = told if isinstance(told, dict) else {}
+    problem = raw.error("docker-info") or "; ".join(info.get("ServerErrors") or ()) or None  # some versions fail with exit 0
     options = info.get("SecurityOptions")
     runtimes = info.get("Runtimes")
     return Docker(
-        installed, problem, version.get("Version"), None if options is None else any("rootless" in option for option in options),
+        installed, problem, info.get("ServerVersion"), None if options is None else any("rootless" in option for option in options),
         None if runtimes is None else tuple(sorted(runtimes)), _image(parsed(raw.out("image"))), _containers(raw.out("containers")),
     )  # fmt: skip
 

@@ -36,15 +36,22 @@ class Gid:
 
 @dataclass(frozen=True)
 class Hca:
-    """One port of a RoCE device. rate: Gb/s. netdev: its network device. gids: what is in its table, by index."""
+    """One port of an RDMA device. state: "4: ACTIVE". rate: Gb/s. netdev: its network device. gids: what is in its table, by index."""
 
     name: str
     port: int
     state: str | None
+    physical: str | None
+    link_layer: str | None
     rate_gbit: float | None
     firmware: str | None
     netdev: str | None
     gids: Mapping[int, Gid]
+
+    @property
+    def ethernet(self) -> bool:
+        """Whether it is RoCE; on InfiniBand the GID table means something else."""
+        return self.link_layer in (None, "Ethernet")
 
     @property
     def up(self) -> bool | None:
@@ -74,11 +81,10 @@ def _hca(raw: Raw, name: str, port: int) -> Hca:
     base = f"/sys/class/infiniband/{name}"
     at = f"{base}/ports/{port}"
     gids = [_gid(raw, at, int(match[1]), text) for match, text in raw.matching(re.escape(at) + r"/gids/(\d+)")]
-    rate = quantity(raw.text(f"{at}/rate"))
-    return Hca(
-        name, port, raw.text(f"{at}/state"), rate, raw.text(f"{base}/fw_ver"), _netdev(raw, name, port),
-        {gid.index: gid for gid in gids if gid is not None},
-    )  # fmt: skip
+    state, physical, layer = (raw.text(f"{at}/{name}") for name in ("state", "phys_state", "link_layer"))
+    table = {gid.index: gid for gid in gids if gid is not None}
+    rate, firmware = quantity(raw.text(f"{at}/rate")), raw.text(f"{base}/fw_ver")
+    return Hca(name, port, state, physical, layer, rate, firmware, _netdev(raw, name, port), table)
 
 
 def _gid(raw: Raw, at: str, index: int, text: str) -> Gid | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cluster.facts.raw import Raw
+from cluster.facts.raw import Raw, quantity
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,12 @@ class System:
 def parse(raw: Raw, clock: Clock | None) -> System:
     node = raw.node
     found = node.get("processes") or {"list": [], "zombies": 0}
-    uptime = (raw.text("/proc/uptime") or "").split()
+    uptime = quantity(raw.text("/proc/uptime"))
     name = re.search(r'^PRETTY_NAME="?([^"\n]+)', raw.text("/etc/os-release") or "", re.MULTILINE)
     earlyoom = raw.runs.get("earlyoom")
     return System(
         raw.text("/proc/sys/kernel/osrelease"), name[1] if name else None, node.get("machine"), node.get("page_bytes"),
-        raw.text("/proc/sys/kernel/random/boot_id"), float(uptime[0]) if uptime else None, _yes(raw.out("linger"), r"Linger=(\w+)"),
+        raw.text("/proc/sys/kernel/random/boot_id"), uptime, _yes(raw.out("linger"), r"Linger=(\w+)"),
         _remove_ipc(raw), (raw.out("target") or "").strip() or None,
         None if earlyoom is None else str(earlyoom["out"]).strip() == "active", found["zombies"],
         tuple(_process(each) for each in found["list"]), _login(node["login"]), clock, raw.late,
