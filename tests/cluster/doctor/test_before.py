@@ -1,5 +1,7 @@
 """Doctor's part of a launch: which findings refuse it, and in what words; and its place in the plan."""
 
+from typing import Any
+
 import pytest
 
 from cluster.doctor import before
@@ -10,12 +12,12 @@ from tests.cluster.doctor.changes import configured, logged_in, ported
 from tests.cluster.doctor.scenes import Change, Pair, changed
 from tests.cluster.plans import effective
 
-FINE = {
+FINE: dict[str, Any] = {
     "docker_error": None, "image_present": True, "missing_paths": [], "unwritable": [], "free": {}, "foreign_container": False, "ports": {},
 }  # fmt: skip
 
 
-def refusal(*changes: Change, checked: dict[str, object] | None = None) -> tuple[str, list[str]]:
+def refusal(*changes: Change, checked: dict[str, Any] | None = None) -> tuple[str, list[str]]:
     """The message, empty when nothing is in the way, and what was said."""
     said: list[str] = []
     try:

@@ -26,7 +26,7 @@ from tests.cluster.plans import NOWHERE, effective
 @pytest.fixture
 def request_(tmp_path: Path) -> dict[str, Any]:
     """A request about nothing in particular."""
-    common = {"action": "facts_collect", "name": "rank0", "run_dir": str(tmp_path), "peers": [], "image": None, "ports": []}
+    common: dict[str, Any] = {"action": "facts_collect", "name": "rank0", "run_dir": str(tmp_path), "peers": [], "image": None, "ports": []}
     return {**common, "folders": {}, "models": {}, "hub": None}
 
 
