@@ -15,7 +15,6 @@ import concurrent.futures
 import glob
 import json
 import os
-import platform
 import pwd
 import re
 import shutil
@@ -24,8 +23,7 @@ import subprocess
 import time
 
 COMMAND_S = 6
-PROBE_S = 1.0
-_NO_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
 _FILES = (
     "/sys/class/infiniband/*/fw_ver",
     *(f"/sys/class/infiniband/*/ports/*/{name}" for name in ("state", "phys_state", "rate", "link_layer")),
@@ -78,7 +76,7 @@ def read_gids():
     found = {}
     for path in glob.iglob("/sys/class/infiniband/*/ports/*/gids/*"):
         text = text_of(path)
-        if text and text != _NO_GID:
+        if text and text.strip("0:"):
             port, index = path.rpartition("/gids/")[::2]
             found |= {path: text, **read_files([f"{port}/gid_attrs/types/{index}", f"{port}/gid_attrs/ndevs/{index}"])}
     return found
@@ -151,7 +149,7 @@ def ping(peer):
 def knock(peer):
     """How the peer's TCP port 22 answers a connection from here: "open", "refused", or why there was no answer."""
     try:
-        socket.create_connection((peer, 22), timeout=PROBE_S).close()
+        socket.create_connection((peer, 22), timeout=1).close()
     except ConnectionRefusedError:
         return "refused"
     except OSError as error:
@@ -182,7 +180,8 @@ def model_folder(path):
     config = os.path.isfile(f"{at}/config.json")
     found = {"path": path, "exists": os.path.isdir(at), "config": config, "index": False, "named": 0, "missing": []}
     sizes = {name: size_of(f"{at}/{name}") for name in (os.listdir(at) if found["exists"] else [])}
-    found["empty"] = sorted(name for name, size in sizes.items() if size in (0, None))  # None: a link that leads nowhere
+    weights = [name for name in sizes if name.endswith(_WEIGHTS)]  # size None: a link that leads nowhere
+    found["empty"] = sorted(name for name, size in sizes.items() if size is None or (size == 0 and name in weights))
     index = text_of(f"{at}/model.safetensors.index.json", 1 << 26)
     if index:
         try:
@@ -191,15 +190,19 @@ def model_folder(path):
             return {**found, "index": None}
         found |= {"index": True, "named": len(named), "missing": [name for name in named if not sizes.get(name)]}
         found["bytes"] = sum(sizes.get(name) or 0 for name in named)
-    elif os.path.isfile(f"{at}/model.safetensors"):
-        found |= {"named": 1, "bytes": sizes["model.safetensors"] or 0}
-    return found
+        return found
+    return {**found, "named": len(weights), "bytes": sum(sizes[name] or 0 for name in weights)}
 
 
 def size_of(path):
+    return tried(os.path.getsize, path)
+
+
+def tried(look, *args):
+    """What a look gives, or None where it is refused: another user's folder, a mount whose server is gone."""
     try:
-        return os.stat(path).st_size
-    except OSError:
+        return look(*args)
+    except (OSError, ValueError):  # ValueError: a file that is not what it should be
         return None
 
 
@@ -210,11 +213,9 @@ def hub_rests(hub):
     found = []
     for pattern in (f"{at}/hub/.locks/**/*.lock", f"{at}/hub/models--*/blobs/*.incomplete"):
         for path in glob.glob(pattern, recursive=True)[:200]:
-            try:
-                state = os.stat(path)
-            except OSError:
-                continue
-            found.append({"path": path, "age_s": now - state.st_mtime, "bytes": state.st_size, "held": str(state.st_ino) in held})
+            state = tried(os.stat, path)
+            if state:
+                found.append({"path": path, "age_s": now - state.st_mtime, "bytes": state.st_size, "held": str(state.st_ino) in held})
     return found
 
 
@@ -272,17 +273,16 @@ def facts_collect(request):
         reach = {peer: {"ping": pings[peer].result(), "tcp": knocks[peer].result()} for peer in request["peers"]}
     node = {
         "login": login(),
-        "machine": platform.machine(),
         "page_bytes": os.sysconf("SC_PAGE_SIZE"),
         "wireless": [path.split("/")[4] for path in glob.glob("/sys/class/net/*/wireless") + glob.glob("/sys/class/net/*/phy80211")],
         "hca_netdevs": {path.split("/")[4]: os.listdir(path) for path in glob.glob("/sys/class/infiniband/*/device/net")},
         "reach": reach,
         "ports": {str(port): port_holder(port) for port in request["ports"]},
-        "folders": {label: folder(path) for label, path in {**request["folders"], **docker_root(runs)}.items()},
-        "models": {label: model_folder(path) for label, path in request["models"].items()},
+        "folders": {label: tried(folder, path) for label, path in {**request["folders"], **docker_root(runs)}.items()},
+        "models": {label: tried(model_folder, path) for label, path in request["models"].items()},
         "hub_rests": hub_rests(request["hub"]) if request["hub"] else [],
         "processes": processes((runs["gpu-apps"] or {}).get("out", "")),
-        "record": read_json(paths(request)[0]),
+        "record": tried(read_json, paths(request)[0]),
         "lock": text_of(lock_path()),
     }
     return {"files": files, "runs": runs, "node": node, "clock": {"begin_unix_s": begin, "end_unix_s": time.time()}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from cluster.doctor.finding import Check, Finding, Kind, Scene, differing, each_node
@@ -28,7 +29,7 @@ def failures(scene: Scene) -> Iterator[Finding]:
         kind = (
             KEY_CHANGED if "has CHANGED" in message else KEY_UNKNOWN if "host key" in message and "is unknown" in message else UNREACHABLE
         )
-        yield kind.at(role, lines[0].removeprefix(f"{role}: "), hint)
+        yield kind.at(role, re.sub(r"^the node agent could not \S+ \S+ \((.*)\)$", r"\1", lines[0].removeprefix(f"{role}: ")), hint)
 
 
 def log_in(scene: Scene) -> Iterator[Finding]:

@@ -92,7 +92,7 @@ def _lack(model: ModelFolder) -> str:
         absent = sorted({*model.missing, *model.empty})
         more = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
         return f"{len(absent)} files are missing, empty or links to nowhere ({', '.join(absent[:3])}{more}); the index names {model.named}"
-    return "no config.json" if not model.config else "neither an index nor model.safetensors"
+    return "no config.json" if not model.config else "no weights in it"
 
 
 def rests(facts: Facts, scene: Scene) -> Iterator[Finding]:

@@ -71,10 +71,15 @@ class Storage:
 def parse(raw: Raw) -> Storage:
     node = raw.node
     names = ("path", "exists", "real", "owner", "writable", "free_bytes", "type")
-    folders = {label: Folder(**{name: each.get(name) for name in names}) for label, each in (node.get("folders") or {}).items()}
-    models = {label: _model(each) for label, each in (node.get("models") or {}).items()}
+    folders = {label: Folder(*(each[name] for name in names)) for label, each in _told(node, "folders")}
+    models = {label: _model(each) for label, each in _told(node, "models")}
     rests = tuple(Rest(each["path"], each["age_s"], each["bytes"], each["held"]) for each in node.get("hub_rests") or ())
     return Storage(folders, models, rests)
+
+
+def _told(node: Mapping[str, Any], what: str) -> list[tuple[str, Mapping[str, Any]]]:
+    """The entries that could be looked at."""
+    return [(label, each) for label, each in (node.get(what) or {}).items() if each is not None]
 
 
 def _model(each: Mapping[str, Any]) -> ModelFolder:

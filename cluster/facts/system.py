@@ -53,7 +53,6 @@ class System:
 
     kernel: str | None
     os: str | None
-    machine: str | None
     page_bytes: int | None
     boot_id: str | None
     uptime_s: float | None
@@ -78,7 +77,7 @@ def parse(raw: Raw, clock: Clock | None) -> System:
     name = re.search(r'^PRETTY_NAME="?([^"\n]+)', raw.text("/etc/os-release") or "", re.MULTILINE)
     earlyoom = raw.runs.get("earlyoom")
     return System(
-        raw.text("/proc/sys/kernel/osrelease"), name[1] if name else None, node.get("machine"), node.get("page_bytes"),
+        raw.text("/proc/sys/kernel/osrelease"), name[1] if name else None, node.get("page_bytes"),
         raw.text("/proc/sys/kernel/random/boot_id"), uptime, _yes(raw.out("linger"), r"Linger=(\w+)"),
         _remove_ipc(raw), (raw.out("target") or "").strip() or None,
         None if earlyoom is None else str(earlyoom["out"]).strip() == "active", found["zombies"],

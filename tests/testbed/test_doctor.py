@@ -79,6 +79,11 @@ def undone(host: Host, do: str, undo: str) -> Iterator[None]:
         host.run("sh", "-c", undo)
 
 
+def nothing(hosts: Hosts) -> contextlib.AbstractContextManager[None]:
+    """The setting alone is wrong."""
+    return contextlib.nullcontext()
+
+
 def second_device(hosts: Hosts) -> contextlib.AbstractContextManager[None]:
     """A port whose other end is switched off."""
     make = "ip link add fab0 type veth peer name fab1; ip link set fab0 up"
@@ -124,7 +129,7 @@ FAULTS: dict[str, tuple[Fault, dict[str, str], Found]] = {
     "mtu": (lambda hosts: faults.mtu(hosts[1], 1280), {}, {("mtu-mismatch", "cluster")}),
     "cable out": (lambda hosts: faults.link_down(hosts[1]), {}, {("node-unreachable", "worker"), ("peer-silent", "head")}),
     "device down": (second_device, {"WORKER_CX7_IF": "fab0"}, {("link-down", "worker"), ("device-other", "worker")}),
-    "device absent": (lambda hosts: contextlib.nullcontext(), {"WORKER_CX7_IF": "enp1s0"}, {("device-absent", "worker")}),
+    "device absent": (nothing, {"WORKER_CX7_IF": "enp1s0"}, {("device-absent", "worker")}),
     "no route": (
         lambda hosts: undone(hosts[0], "ip route add unreachable 10.77.0.2", "ip route del unreachable 10.77.0.2"),
         {}, {("route-none", "head"), ("peer-silent", "head")},
@@ -147,15 +152,16 @@ FAULTS: dict[str, tuple[Fault, dict[str, str], Found]] = {
         lambda hosts: undone(hosts[1], run("spark-lab-worker"), "docker rm --force spark-lab-worker"), {}, {("container-name", "worker")},
     ),
     "other kit": (
-        lambda hosts: undone(hosts[0], run("spark-lab-head", OTHER_KIT), "docker rm --force spark-lab-head"), {}, {("container-other-kit", "head")},
+        lambda hosts: undone(hosts[0], run("spark-lab-head", OTHER_KIT), "docker rm --force spark-lab-head"),
+        {}, {("container-other-kit", "head")},
     ),
     "port held": (lambda hosts: listener(hosts[0], PORT), {}, {("port-held", "head")}),
     "disk small": (
         lambda hosts: faults.small_disk(hosts[1], "/root/small", 8), {"WORKER_CACHE_ROOT": "/root/small/cache"}, {("disk-cache", "worker")},
     ),
-    "image missing": (lambda hosts: contextlib.nullcontext(), {"IMAGE": "deb:none"}, {("image-missing", "head"), ("image-missing", "worker")}),
+    "image missing": (nothing, {"IMAGE": "deb:none"}, {("image-missing", "head"), ("image-missing", "worker")}),
     "image differs": (other_image, {"IMAGE": "deb:two"}, {("image-differs", "cluster"), ("image-baked-variables", "worker")}),
-    "weights missing": (lambda hosts: contextlib.nullcontext(), {"MODEL": "/no"}, {("weights-missing", "head"), ("weights-missing", "worker")}),
+    "weights missing": (nothing, {"MODEL": "/no"}, {("weights-missing", "head"), ("weights-missing", "worker")}),
     "weights broken": (broken_model, {"MODEL": "/root/weights"}, {("weights-incomplete", "worker")}),
     "download broken off": (half_download, {}, {("hub-incomplete", "worker")}),
 }  # fmt: skip

@@ -115,7 +115,7 @@ def test_a_full_disk_matters_only_where_something_will_be_written() -> None:
     [
         ({"index": None}, "cannot be read"),
         ({"config": False}, "no config.json"),
-        ({"named": 0, "index": False}, "neither an index nor model.safetensors"),
+        ({"named": 0, "index": False}, "no weights in it"),
         ({"empty": ["model-00001.safetensors"]}, "1 files are missing, empty or links to nowhere (model-00001.safetensors)"),
     ],
 )

@@ -155,7 +155,6 @@ def answer(role: str) -> dict[str, Any]:
     }
     node = {
         "login": login(),
-        "machine": "aarch64",
         "page_bytes": 4096,
         "wireless": ["wlP9s9"],
         "hca_netdevs": {own["hca"]: [own["netdev"]]},

@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,34 @@ def test_weights(request_: dict[str, Any], snapshot: Path) -> None:
     assert model(request_, snapshot).missing == ("m-2.safetensors",)
     (snapshot / "model.safetensors.index.json").write_text("{")
     assert model(request_, snapshot).index is None
+
+
+def test_weights_without_an_index(request_: dict[str, Any], tmp_path: Path) -> None:
+    """One file, or a format that has no index; an empty file that is no weight file is in order."""
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "__init__.py").touch()
+    assert model(request_, tmp_path).named == 0
+    (tmp_path / "model.safetensors").write_bytes(b"xyz")
+    assert model(request_, tmp_path).complete
+    (tmp_path / "more.bin").touch()
+    assert model(request_, tmp_path).empty == ("more.bin",)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="takes another user's folder")
+def test_a_folder_that_may_not_be_looked_into_costs_only_itself(request_: dict[str, Any]) -> None:
+    """The agent as nobody, who may not list root's folder."""
+    as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/python3"]
+
+    class Nobody(LocalTransport):
+        def run(self, argv: Any, *, stdin: str = "", timeout_s: float) -> Any:
+            return super().run([*as_nobody, *argv[1:]], stdin=stdin, timeout_s=timeout_s)
+
+    with tempfile.TemporaryDirectory(dir="/tmp") as closed:  # mode 700
+        request = {**request_, "run_dir": closed, "models": {"model": closed}, "folders": {"cache_root": f"{closed}/x"}}
+        facts = read("local", ask_agent(Nobody(), request))
+    assert "model" not in facts.storage.models
+    assert facts.system.login.uid == 65534
+    assert not facts.storage.folders["cache_root"].writable
 
 
 def test_downloads_that_were_interrupted(request_: dict[str, Any], snapshot: Path, tmp_path: Path) -> None:
