@@ -16,3 +16,9 @@ def examine(effective: Effective, gathered: Gathered) -> list[Finding]:
     """Every finding, errors first."""
     scene = Scene(effective, gathered)
     return ranked(finding for check in CHECKS for finding in check(scene))
+
+
+def documented() -> str:
+    """Every kind as a row of a markdown table, for docs/field-reports.md."""
+    rows = [f"| `{kind.id}` | {kind.level} | {kind.why} | {kind.reports} |" for kind in KINDS.values()]
+    return "\n".join(["| finding | level | why it matters | reports |", "| --- | --- | --- | --- |", *rows, ""])

@@ -25,8 +25,8 @@ REACH = (
     Case(
         "node-unreachable",
         "worker",
-        fails("worker: port 22 takes no connection\ntry: systemctl start ssh"),
-        ("takes no connection", "start ssh"),
+        fails("worker: the node agent could not facts_collect spark-lab-worker (port 22 takes no connection (refused))\ntry: start sshd"),
+        ("port 22 takes no connection (refused) | start sshd",),
     ),
     Case("host-key-unknown", "worker", fails("worker: the host key of w is unknown: x\ntry: invoke trust"), ("is unknown", "invoke trust")),
     Case("host-key-changed", "worker", fails("worker: the host key of w has CHANGED: x\ntry: ssh-keygen -R"), ("CHANGED", "ssh-keygen -R")),
