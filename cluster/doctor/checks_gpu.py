@@ -59,7 +59,7 @@ def ours(facts: Facts, process: Process) -> bool:
 
 
 def present(facts: Facts, scene: Scene) -> Iterator[Finding]:
-    if not scene.sparks or "gpu" in facts.system.late:
+    if not scene.sparks or facts.gpu_unknown:
         return
     if facts.gpu is None:
         yield GPU_NONE.at(facts.role, "nvidia-smi shows no GPU", "nvidia-smi there; sudo dmesg | grep -i nvrm; restart the node")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from cluster.doctor.checks_network import holder
 from cluster.doctor.finding import CLUSTER, Check, Finding, Kind, Scene, differing, each_node
 from cluster.facts.node import Facts
-from cluster.facts.rdma import Hca, gid_index, hcas_to, wanted
+from cluster.facts.rdma import Hca, gid_index, hcas_to, matching
 
 HCA_PLACEHOLDER = Kind("hca-placeholder", "error", "a template's name exists on no machine: NCCL finds no device", "A10")
 HCA_ABSENT = Kind("hca-absent", "error", "NCCL finds no device of that name and fails, or falls back to sockets", "A10")
@@ -29,45 +29,36 @@ _PLACEHOLDER = re.compile(r"CHANGE|[pPsf][XYZ]")
 _DEGRADED_GBIT = 100
 
 
-def named(facts: Facts, scene: Scene) -> list[tuple[str, Hca | None]]:
-    """The devices of *_CX7_IB with what the node knows of each; empty when none is named."""
-    entries = wanted(scene.effective.settings.node(facts.role).cx7_ib) if scene.sparks else ()
-    return [(name, facts.rdma.get(name, port)) for name, port in entries]
-
-
 def there(facts: Facts, scene: Scene) -> list[Hca]:
-    return [hca for _, hca in named(facts, scene) if hca]
-
-
-def address_of(facts: Facts, scene: Scene, hca: Hca) -> str | None:
-    """The IPv4 address the device must map: the node's own where it is on that device, else the device's first."""
-    own, face = scene.address(facts.role), facts.network.interfaces.get(hca.netdev or "")
-    if face is None:
-        return own
-    if own and face.has(own):
-        return own
-    return str(face.addresses[0].ip) if face.addresses else None
+    """The devices that *_CX7_IB means, as far as the node has them."""
+    found = matching(facts.rdma, scene.effective.settings.node(facts.role).cx7_ib) if scene.sparks else {}
+    return list({(hca.name, hca.port): hca for hcas in found.values() for hca in hcas}.values())
 
 
 def right_index(facts: Facts, scene: Scene, hca: Hca) -> int | None:
-    address = address_of(facts, scene, hca)
-    return gid_index(facts.rdma, hca.name, address, hca.port) if address else None
+    """The RoCE v2 entry for the node's own address; else for one of the device's; else (bond, VLAN) for any that the node has."""
+    face = facts.network.interfaces.get(hca.netdev or "")
+    every = [each for other in facts.network.interfaces.values() if other.name != "lo" for each in other.addresses]
+    candidates = [scene.address(facts.role), *(str(each.ip) for each in (*(face.addresses if face else ()), *every))]
+    found = (gid_index(facts.rdma, hca.name, address, hca.port) for address in candidates if address)
+    return next((index for index in found if index is not None), None)
 
 
 def exist(facts: Facts, scene: Scene) -> Iterator[Finding]:
     variable = scene.variable(facts.role, "cx7_ib")
     fix = f"{variable}={','.join(suggested(facts, scene)) or 'DEVICE, as `rdma link` shows it'}"
-    for name, hca in named(facts, scene):
+    found = matching(facts.rdma, scene.effective.settings.node(facts.role).cx7_ib) if scene.sparks else {}
+    for name, hcas in found.items():
         if _PLACEHOLDER.search(name):
             yield HCA_PLACEHOLDER.at(facts.role, f"{variable} names {name}, a placeholder", fix)
-        elif hca is None:
+        elif not hcas:
             yield HCA_ABSENT.at(facts.role, f"{variable} names {name}; there are {', '.join(facts.rdma.names) or 'no RoCE devices'}", fix)
-        elif hca.up is False:
-            yield HCA_DOWN.at(facts.role, f"{name} is {hca.state} ({hca.physical}); expected ACTIVE", f"seat its cable; {fix}")
+    for hca in there(facts, scene):
+        if hca.up is False:
+            yield HCA_DOWN.at(facts.role, f"{hca.name} is {hca.state} ({hca.physical}); expected ACTIVE", f"seat its cable; {fix}")
         elif hca.rate_gbit and hca.rate_gbit < _DEGRADED_GBIT:
-            yield HCA_SLOW.at(
-                facts.role, f"{name} has {hca.rate_gbit:g} Gb/s; expected {_DEGRADED_GBIT} or more", "power the Spark off for a minute"
-            )
+            what = f"{hca.name} has {hca.rate_gbit:g} Gb/s; expected {_DEGRADED_GBIT} or more"
+            yield HCA_SLOW.at(facts.role, what, "power the Spark off for a minute")
 
 
 def suggested(facts: Facts, scene: Scene) -> tuple[str, ...]:
@@ -88,8 +79,8 @@ def unset(facts: Facts, scene: Scene) -> Iterator[Finding]:
 
 def leads(facts: Facts, scene: Scene) -> Iterator[Finding]:
     """With one cable a pair, at least one of the devices is on the way to the peer."""
-    names, right = [name for name, _ in named(facts, scene)], suggested(facts, scene)
-    if scene.direct and right and names and not {*names} & {*right} and there(facts, scene):
+    names, right = [hca.name for hca in there(facts, scene)], suggested(facts, scene)
+    if scene.direct and right and names and not {*names} & {*right}:
         variable = scene.variable(facts.role, "cx7_ib")
         yield HCA_OTHER.at(
             facts.role, f"{variable} is {','.join(names)}; the route to the others is over {','.join(right)}", f"{variable}={right[0]}"
@@ -134,15 +125,16 @@ def _none(facts: Facts, scene: Scene, hca: Hca) -> Iterator[Finding]:
     """A device without any right entry."""
     if right_index(facts, scene, hca) is not None:
         return
-    address = address_of(facts, scene, hca)
+    face = facts.network.interfaces.get(hca.netdev or "")
     table = "; ".join(f"{index}: {gid}" for index, gid in sorted(hca.gids.items())) or "empty"
-    if address is None:
+    if face and not face.addresses and not any(gid.ipv4 for gid in hca.gids.values()):
         what = f"{hca.name} ({hca.netdev}) has no IPv4 address; its GIDs: {table}"
         yield HCA_NO_ADDRESS.at(
             facts.role, what, f"give {hca.netdev} an address, or take {hca.name} out of {scene.variable(facts.role, 'cx7_ib')}"
         )
-    else:
-        what = f"{hca.name} has no RoCE v2 entry for {address}; its GIDs: {table}"
+    elif facts.network.known:
+        own = [str(each.ip) for each in face.addresses] if face else [scene.address(facts.role)]
+        what = f"{hca.name} has no RoCE v2 entry for {', '.join(map(str, own)) or 'its address'}; its GIDs: {table}"
         hint = "set ipv6.addr-gen-mode eui64 for the connection and rebind the mlx5 driver, or restart the node"
         yield GID_MISSING.at(facts.role, what, hint)
 
@@ -157,7 +149,7 @@ def moved(facts: Facts, scene: Scene) -> Iterator[Finding]:
 
 def rails(facts: Facts, scene: Scene) -> Iterator[Finding]:
     """An active device with an address that is not used."""
-    names = {name for name, _ in named(facts, scene)}
+    names = {hca.name for hca in there(facts, scene)}
     for hca in facts.rdma.hcas:
         face = facts.network.interfaces.get(hca.netdev or "")
         at = holder(facts, scene)

@@ -65,6 +65,11 @@ def parse(raw: Raw) -> Gpu | None:
     )  # fmt: skip
 
 
+def unknown(raw: Raw) -> bool:
+    """Whether nvidia-smi gave no answer in time, or another than was asked for: then there may well be a GPU."""
+    return "gpu" in raw.late or "valid field" in (raw.error("gpu") or "")
+
+
 def _name(column: str) -> str:
     """Its header calls clocks.sm by its full name."""
     return {"clocks.current.sm": "clocks.sm", "power.draw.instant": "power.draw"}.get(column, column)

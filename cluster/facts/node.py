@@ -18,12 +18,17 @@ from cluster.transport import Outcome, Transport
 
 @dataclass(frozen=True)
 class Facts:
-    """What one look at the node of `role` found. ports: TCP port -> who listens there, None: nobody. lock: the launch lock's text."""
+    """What one look at the node of `role` found.
+
+    gpu_unknown: nvidia-smi did not say whether there is a GPU. ports: TCP port -> who listens there, None: nobody. lock: the launch
+    lock's text.
+    """
 
     role: str
     rdma: rdma.Rdma
     network: network.Network
     gpu: gpu.Gpu | None
+    gpu_unknown: bool
     memory: memory.Memory
     docker: docker.Docker
     system: system.System
@@ -38,9 +43,19 @@ def read(role: str, answer: Mapping[str, Any], clock: system.Clock | None = None
     raw = Raw(answer["files"], answer["runs"], answer["node"])
     ports = {int(port): holder for port, holder in (raw.node.get("ports") or {}).items()}
     return Facts(
-        role, rdma.parse(raw), network.parse(raw), gpu.parse(raw), memory.parse(raw), docker.parse(raw), system.parse(raw, clock),
-        storage.parse(raw), ports, raw.node.get("record"), raw.node.get("lock") or None,
-    )  # fmt: skip
+        role=role,
+        rdma=rdma.parse(raw),
+        network=network.parse(raw),
+        gpu=gpu.parse(raw),
+        gpu_unknown=gpu.unknown(raw),
+        memory=memory.parse(raw),
+        docker=docker.parse(raw),
+        system=system.parse(raw, clock),
+        storage=storage.parse(raw),
+        ports=ports,
+        record=raw.node.get("record"),
+        lock=raw.node.get("lock") or None,
+    )
 
 
 @dataclass(frozen=True)

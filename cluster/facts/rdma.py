@@ -127,3 +127,12 @@ def wanted(text: str | None) -> tuple[tuple[str, int], ...]:
         return ()
     words = [word.strip().partition(":") for word in text.removeprefix("=").split(",")]
     return tuple((name, int(port) if port.isdigit() else 1) for name, _, port in words if name)
+
+
+def matching(rdma: Rdma, text: str | None) -> dict[str, tuple[Hca, ...]]:
+    """The devices that each entry of *_CX7_IB means to NCCL: with `=` in front that name, else every name that begins so."""
+    exact = (text or "").startswith("=")
+    return {
+        name: tuple(hca for hca in rdma.hcas if hca.port == port and (hca.name == name or (not exact and hca.name.startswith(name))))
+        for name, port in wanted(text)
+    }

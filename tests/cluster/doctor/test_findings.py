@@ -35,7 +35,6 @@ def test_one_cause_brings_no_unrelated_error(case: Case) -> None:
     """What else a cause brings, if anything, is listed here by hand."""
     together = {
         "link-down": {"link-down"},
-        "address-absent": {"address-absent", "gid-missing"},  # the device's other address is taken for the right one: none fits
         "address-on-lo": {"address-on-lo", "device-absent"},
         "hca-unset": set(),
         "hca-absent": {"hca-absent"},

@@ -9,6 +9,7 @@ import pytest
 
 from tests.cluster.doctor.changes import OURS, RAILS, configured, ported, put, twin_rail
 from tests.cluster.doctor.scenes import HEALTHY, Pair, changed, found, ids
+from tests.cluster.facts import recorded
 
 # GID indexes
 
@@ -38,6 +39,25 @@ def test_two_rails_without_a_common_index_are_fine_when_none_is_set() -> None:
 def test_the_zero_entry_is_called_empty() -> None:
     (wrong,) = [f for f in changed(configured(HEAD_GID="7")).findings() if f.id == "gid-wrong"]
     assert wrong.what == "HEAD_GID is 7: on rocep1s0f1 that is empty; right is 3 (RoCE v2 ::ffff:10.0.0.1)"
+
+
+def test_a_bond_carries_the_address_of_its_device() -> None:
+    """The RoCE device's own network device has no address then; the entry is right all the same."""
+
+    def bonded(pair: Pair) -> None:
+        pair.links(recorded.interface("bond0", "10.0.0.1"), address=None)
+        pair.route(dev="bond0", prefsrc="10.0.0.1")
+
+    assert not {"gid-missing", "hca-no-address", "gid-wrong"} & found(bonded, configured(HEAD_GID="3"))
+    assert "gid-wrong" in found(bonded, configured(HEAD_GID="5"))
+
+
+def test_a_name_may_be_the_beginning_of_several() -> None:
+    """NCCL takes it so, unless `=` stands in front."""
+    assert found(twin_rail(), configured(HEAD_CX7_IB="roce")) == HEALTHY
+    assert "hca-absent" in found(configured(HEAD_CX7_IB="=roce"))
+    assert found(configured(HEAD_CX7_IB="=rocep1s0f1:1")) == HEALTHY
+    assert "hca-absent" in found(configured(HEAD_CX7_IB="rocep1s0f1:2"))
 
 
 def test_infiniband_has_no_roce_index() -> None:

@@ -41,6 +41,11 @@ def test_a_gpu_that_hangs_is_late_not_absent() -> None:
     assert found(put("head", "runs", "gpu", ran("", code=None))) - HEALTHY == {"facts-late"}
 
 
+def test_a_driver_that_does_not_know_a_column_has_a_gpu_all_the_same() -> None:
+    told = ran("", code=2, err='Field "clocks.sm" is not a valid field to query.')
+    assert "gpu-none" not in found(put("head", "runs", "gpu", told))
+
+
 def test_an_older_kernel_of_the_same_line_is_not_the_bad_one() -> None:
     for kernel in ("7.0.0-30-generic", "7.0.0-310-generic", "17.0.0-31-generic"):
         assert "known-bad-version" not in found(put("head", "files", "/proc/sys/kernel/osrelease", kernel))

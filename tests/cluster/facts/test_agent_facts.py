@@ -249,6 +249,14 @@ def test_gathering_bounds_the_clock_and_keeps_failures(monkeypatch: pytest.Monke
     assert "cable" in failed.failures["local"]
 
 
+def test_remarks_on_the_log_in_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    settings = load({"kit": "local"}, environ={}, path=NOWHERE)
+    monkeypatch.setattr(LocalTransport, "notes", ["the ssh agent at /a was left out: timed out"], raising=False)
+    with session.opened(settings) as cluster:
+        assert gather(settings, cluster.nodes).notes == {"local": ("the ssh agent at /a was left out: timed out",)}
+
+
 def _lost(self: LocalTransport, argv: Any, *, stdin: str = "", timeout_s: float) -> Any:
     from cluster.transport import Outcome
 
