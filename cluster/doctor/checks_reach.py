@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from cluster import constraints
 from cluster.doctor.finding import Check, Finding, Kind, Scene, differing, each_node
 from cluster.facts.node import Facts
 
 MAX_SKEW_S = 1.0
 
+REFUSED = Kind("settings-refused", "error", "`up` refuses it before anything is touched", "E7 E9 J1", in_check=True)
+ADVICE = Kind("settings-advice", "info", "it works, or works sometimes", "F3 F13")
 UNREACHABLE = Kind("node-unreachable", "error", "nothing can be started, stopped or judged there", "B8 K1")
 KEY_UNKNOWN = Kind("host-key-unknown", "error", "a machine is only talked to when its key is known", "K3")
 KEY_CHANGED = Kind("host-key-changed", "error", "the node was installed anew, or another machine answers at its address", "K3")
@@ -19,6 +22,14 @@ SKEW = Kind("clock-skew", "warning", "logs of two ranks cannot be put in order, 
 USERS = Kind("users-differ", "info", "paths are resolved on each node, so this is allowed; a copied command line may not be", "B1 B7")
 PATH = Kind("tool-not-on-path", "warning", "commands over ssh run in a non-login shell, whose PATH is shorter", "K9 B1")
 NO_RSYNC = Kind("rsync-missing", "warning", "weights are copied between nodes with it", "D13")
+
+
+def settings(scene: Scene) -> Iterator[Finding]:
+    """What the settings alone tell (cluster/constraints.py)."""
+    for rule, what in constraints.broken(scene.effective):
+        yield REFUSED.at("settings", f"{rule.id}: {what}: {rule.evidence}", rule.hint)
+    for rule, what in constraints.broken(scene.effective, constraints.ADVICE):
+        yield ADVICE.at("settings", f"{rule.id}: {what}: {rule.evidence}", rule.hint)
 
 
 def failures(scene: Scene) -> Iterator[Finding]:
@@ -76,4 +87,4 @@ def path(facts: Facts, scene: Scene) -> Iterator[Finding]:
             yield NO_RSYNC.at(facts.role, "there is no rsync", "apt install rsync")
 
 
-CHECKS: tuple[Check, ...] = (failures, log_in, each_node(late), each_node(skew), users, each_node(path))
+CHECKS: tuple[Check, ...] = (settings, failures, log_in, each_node(late), each_node(skew), users, each_node(path))

@@ -23,6 +23,13 @@ from tests.cluster.facts.recorded import interface, ran
 
 REACH = (
     Case(
+        "settings-refused",
+        "settings",
+        configured(QUANTIZATION="awq"),
+        ("quantization: QUANTIZATION is awq (environment)", "QUANTIZATION=exl3"),
+    ),
+    Case("settings-advice", "settings", lambda p: None, ("open-api: HOST is 0.0.0.0", "VLLM_API_KEY=")),
+    Case(
         "node-unreachable",
         "worker",
         fails("worker: the node agent could not facts_collect spark-lab-worker (port 22 takes no connection (refused))\ntry: start sshd"),

@@ -92,7 +92,7 @@ def changed(*changes: Change) -> Pair:
     return pair
 
 
-HEALTHY = {"gid-auto", "memory"}  # infos that every Spark has
+HEALTHY = {"gid-auto", "memory", "settings-advice"}  # infos that every Spark has; the advice: HOST is 0.0.0.0 and there is no key
 
 
 def found(*changes: Change, kit: str = "spark2") -> set[str]:

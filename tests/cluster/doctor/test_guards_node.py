@@ -154,7 +154,7 @@ def test_a_machine_without_spark_hardware_is_fine() -> None:
             "image": ran(recorded.image(arch="amd64")),
         }
     nodes = {role: recorded.facts(role, answer) for role, answer in told.items()}
-    assert {f.id for f in examine(effective("twin"), Gathered(nodes))} == {"memory"}
+    assert {f.id for f in examine(effective("twin"), Gathered(nodes))} == {"memory", "settings-advice"}
 
 
 def bare(role: str) -> dict[str, Any]:
@@ -168,9 +168,9 @@ def bare(role: str) -> dict[str, Any]:
 
 def test_nothing_known_is_no_reason_to_fail_or_to_guess() -> None:
     nodes = {role: read(role, bare(role)) for role in ("head", "worker")}
-    assert {f.id for f in examine(effective("twin"), Gathered(nodes))} == {"docker-missing"}
+    assert {f.id for f in examine(effective("twin"), Gathered(nodes))} == {"docker-missing", "settings-advice"}
     spark = {f.id for f in examine(effective("spark2"), Gathered(nodes))}
-    assert spark == {"docker-missing", "gpu-none", "hca-absent"}
+    assert spark == {"docker-missing", "gpu-none", "hca-absent", "settings-advice"}
 
 
 OUTPUTS = [None, *map(ran, ("", "[]", "{}", "null", "7", "[7]", "a,b\n1,2")), ran("", 1, "no"), ran("", None)]

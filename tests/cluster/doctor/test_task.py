@@ -33,6 +33,14 @@ def test_json_and_exit_code_with_an_error(lab: Lab) -> None:
     assert set(first) == {"id", "level", "where", "what", "why", "try"}
 
 
+def test_without_addresses_the_settings_are_the_finding(lab: Lab) -> None:
+    done = lab.run("doctor", "--json", KIT="spark2")
+    assert done.returncode == 1, done.stderr
+    found = {(row["id"], row["what"].partition(":")[0]) for row in json.loads(done.stdout)["findings"]}
+    assert ("settings-refused", "addresses-missing") in found
+    assert "Traceback" not in done.stderr
+
+
 def test_nodes_that_are_not_there_are_findings(lab: Lab) -> None:
     """TEST-NET addresses of nobody; both nodes are reported, nothing is raised."""
     nobody = {"KIT": "spark2", "HEAD_IP": "127.0.0.2", "HEAD_SSH": "127.0.0.1:1", "WORKER_IP": "127.0.0.3", "WORKER_SSH": "127.0.0.1:1"}
