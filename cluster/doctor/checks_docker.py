@@ -13,7 +13,7 @@ STEERING = re.compile(r"^(NCCL_|GLOO_|TP_SOCKET_|VLLM_HOST_IP|UCX_NET)")
 
 MISSING = Kind("docker-missing", "error", "every rank runs in a container", "K9", in_check=True)
 SILENT = Kind("docker-silent", "error", "no rank can be started, and what runs is not known", "B1", in_check=True)
-PERMISSION = Kind("docker-permission", "error", "the login may not use docker without sudo", "launcher 3.4", in_check=True)
+PERMISSION = Kind("docker-permission", "error", "the login may not use docker without sudo", in_check=True)
 ROOTLESS = Kind("docker-rootless", "warning", "rootless containers end with the user's last session unless it lingers", "B3")
 NO_RUNTIME = Kind("docker-no-gpu", "warning", "`--gpus all` fails without NVIDIA's container toolkit", "C8")
 IMAGE_MISSING = Kind("image-missing", "error", "there is nothing to start", "C1 C2", in_check=True)

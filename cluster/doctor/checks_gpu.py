@@ -13,11 +13,11 @@ from cluster.facts.system import Process
 GIB = 1 << 30
 BIG_APP_BYTES = 4 * GIB  # less may be a desktop's or a monitor's
 SLOW_MHZ, SLOW_SHARE = 1400, 0.6  # field report H8: a Spark in a low-power state under load
-SPIN_SHARE, SPIN_WATTS = 0.9, 30  # A22, launcher 6.26: 96 % at 20-21 W while a collective waits
+SPIN_SHARE, SPIN_WATTS = 0.9, 30  # A22: 96 % at 20 W while a collective waits
 HOT_C = 85
 
 GPU_NONE = Kind("gpu-none", "error", "nothing can be served without it; a GPU that vanished needs a restart", "F7")
-GPU_OTHER = Kind("gpu-other", "warning", "the kit's figures and limits are those of a GB10", "launcher 3.4")
+GPU_OTHER = Kind("gpu-other", "warning", "the kit's figures and limits are those of a GB10")
 GPU_BUSY = Kind("gpu-busy", "error", "on unified memory whatever it holds is missing from the start check", "F2 F1")
 GPU_SHARED = Kind("gpu-shared", "warning", "whatever it holds is missing from the start check", "F2")
 GPU_SLOW = Kind("gpu-slow", "warning", "one slow rank slows every token of all; seen after a bad power negotiation", "H8 H15 H1")
@@ -27,9 +27,7 @@ GPU_SPIN = Kind("gpu-spin", "warning", "high use at low power is waiting for ano
 GPU_HOT = Kind("gpu-hot", "warning", "it will throttle, or already does", "H15")
 DRIVER = Kind("driver-mismatch", "warning", "memory accounting and NCCL's paths differ between drivers", "F1 A20")
 KERNEL = Kind("kernel-mismatch", "warning", "an update takes effect at the next restart, often on one node only", "A20 A24 F7")
-PAGES = Kind(
-    "page-size-mismatch", "warning", "a kernel with 64 KiB pages beside one with 4 KiB: load times and memory differ", "launcher 4"
-)
+PAGES = Kind("page-size-mismatch", "warning", "a kernel with 64 KiB pages beside one with 4 KiB: load times and memory differ")
 KNOWN_BAD = Kind("known-bad-version", "warning", "others could not run with it", "A20 A24")
 
 

@@ -13,7 +13,7 @@ FULL_MTU = 9000
 SLOW_MBIT = 100_000  # kits with 100 Gb/s links work (GLM PR 115); a Spark's port is 200
 
 ADDRESS_ABSENT = Kind("address-absent", "error", "the rank announces this address and nobody can answer there", "A3 A9 G18")
-ADDRESS_LO = Kind("address-on-lo", "error", "an alias on lo answers on this machine only: ncclCommInitRank hangs", "launcher 6.4")
+ADDRESS_LO = Kind("address-on-lo", "error", "an alias on lo answers on this machine only: ncclCommInitRank hangs")
 DEVICE_PLACEHOLDER = Kind("device-placeholder", "error", "a template's name exists on no machine", "A10")
 DEVICE_ABSENT = Kind("device-absent", "error", "Gloo and NCCL find no address for a device that is not there", "A10")
 DEVICE_OTHER = Kind("device-other", "warning", "NCCL and Gloo go over that device, whatever address the rank announces", "A9 A11")

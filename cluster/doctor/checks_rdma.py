@@ -12,7 +12,7 @@ from cluster.facts.rdma import Hca, gid_index, hcas_to, matching
 
 HCA_PLACEHOLDER = Kind("hca-placeholder", "error", "a template's name exists on no machine: NCCL finds no device", "A10")
 HCA_ABSENT = Kind("hca-absent", "error", "NCCL finds no device of that name and fails, or falls back to sockets", "A10")
-HCA_DOWN = Kind("hca-down", "error", "the rank dies about a minute into the start, in ibv_modify_qp", "A1 launcher 6.4")
+HCA_DOWN = Kind("hca-down", "error", "the rank dies about a minute into the start, in ibv_modify_qp", "A1")
 HCA_UNSET = Kind("hca-unset", "warning", "NCCL then uses every active port, also one that leads elsewhere", "A7")
 HCA_OTHER = Kind("hca-other", "warning", "the device is up, but the way to the other node is not over it", "A7")
 HCA_SLOW = Kind("hca-slow", "warning", "a port that came up degraded is several times slower", "A15")
