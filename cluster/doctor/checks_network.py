@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from cluster.doctor.finding import CLUSTER, Check, Finding, Kind, Scene, differing, each_node
 from cluster.facts.network import Interface
 from cluster.facts.node import Facts
+from cluster.facts.rdma import matching
 
 FULL_MTU = 9000
 SLOW_MBIT = 100_000  # kits with 100 Gb/s links work (GLM PR 115); a Spark's port is 200
@@ -82,7 +83,7 @@ def links(facts: Facts, scene: Scene) -> Iterator[Finding]:
     for face in dict.fromkeys(each for each in (at, named) if each and scene.several):
         if face.carrier is False:
             yield LINK_DOWN.at(facts.role, f"{face.name} has no carrier; expected: up", f"seat the cable; ip link set {face.name} up")
-        elif scene.sparks and face.speed_mbit and face.speed_mbit < SLOW_MBIT:
+        elif scene.sparks and scene.direct and face.speed_mbit and face.speed_mbit < SLOW_MBIT:
             what = f"{face.name} runs at {face.speed_mbit / 1000:g} Gb/s; a ConnectX-7 port of a Spark has 200"
             yield LINK_SLOW.at(facts.role, what, "another cable or port; power the Spark off for a minute (a port can come up degraded)")
         if face.wireless:
@@ -91,7 +92,7 @@ def links(facts: Facts, scene: Scene) -> Iterator[Finding]:
 
 def default_route(facts: Facts, scene: Scene) -> Iterator[Finding]:
     at = holder(facts, scene)
-    if scene.several and scene.sparks and at and at.name in facts.network.default_devices and not at.wireless:
+    if scene.direct and scene.sparks and at and at.name in facts.network.default_devices and not at.wireless:
         what = f"{scene.address(facts.role)} is on {at.name}, which has the default route"
         yield DEFAULT_ROUTE.at(facts.role, what, "the address of the ConnectX-7 device, unless the fabric is also the way out")
 
@@ -122,16 +123,27 @@ def silence(facts: Facts, scene: Scene) -> Iterator[Finding]:
             yield PATH_MTU.at(facts.role, what, "the same MTU on both ends and on the switch between them")
 
 
+def fabric(facts: Facts, scene: Scene) -> list[Interface]:
+    """The devices that carry the ranks' traffic: that of the address; with a cable a pair, those of the RoCE devices."""
+    hcas = matching(facts.rdma, scene.effective.settings.node(facts.role).cx7_ib)
+    names = [hca.netdev for found in hcas.values() for hca in found]
+    at = holder(facts, scene)
+    faces = [at] if scene.direct else [facts.network.interfaces.get(name or "") for name in dict.fromkeys(names)]
+    return [face for face in faces if face and face.name != "lo"]
+
+
 def mtu(scene: Scene) -> Iterator[Finding]:
-    found = {role: at for role, facts in scene.nodes.items() if scene.several and (at := holder(facts, scene)) and at.name != "lo"}
-    different = differing({role: at.mtu for role, at in found.items()})
-    if different:
-        yield MTU_MISMATCH.at(CLUSTER, f"the fabric's MTU is {different}", f"ip link set DEVICE mtu {FULL_MTU}, on every node")
+    found = {role: fabric(facts, scene) for role, facts in scene.nodes.items() if scene.several}
+    sizes = {role: sorted({face.mtu for face in faces if face.mtu}) for role, faces in found.items()}
+    different = differing({role: " and ".join(map(str, each)) or None for role, each in sizes.items()})
+    if different or any(len(each) > 1 for each in sizes.values()):
+        what = different or "; ".join(f"{role} {' and '.join(map(str, each))}" for role, each in sizes.items())
+        yield MTU_MISMATCH.at(CLUSTER, f"the fabric's MTU is {what}", f"ip link set DEVICE mtu {FULL_MTU}, on every node")
         return
-    for role, at in found.items():
-        if scene.sparks and at.mtu and at.mtu < FULL_MTU:
+    for role, face in [(role, face) for role, faces in found.items() for face in faces]:
+        if scene.sparks and face.mtu and face.mtu < FULL_MTU:
             yield MTU_SMALL.at(
-                role, f"{at.name} has MTU {at.mtu}; expected {FULL_MTU}", f"ip link set {at.name} mtu {FULL_MTU}, on both twins"
+                role, f"{face.name} has MTU {face.mtu}; expected {FULL_MTU}", f"ip link set {face.name} mtu {FULL_MTU}, on both twins"
             )
 
 

@@ -80,6 +80,19 @@ def test_a_gateway_on_the_way_is_named_in_any_topology() -> None:
     assert "route-other" in found(lambda p: p.route(dev="enp1s0f1np1", gateway="10.0.0.254"), kit="spark3")
 
 
+@pytest.mark.parametrize("kit", ["spark3", "ring4"])
+def test_the_address_may_be_on_the_management_network_there(kit: str) -> None:
+    """Gloo meets on it, with MTU 1500, 1 Gb/s and the default route; the cables are judged by their RoCE devices."""
+
+    def managed(pair: Pair) -> None:
+        pair.settings |= {"HEAD_IP": "192.168.1.11", "HEAD_CX7_IF": "enP7s7", "HEAD_CX7_IB": "rocep1s0f1", "WORKER_CX7_IB": "rocep1s0f0"}
+
+    odd = {"mtu-mismatch", "mtu-small", "fabric-default-route", "link-slow", "device-other"}
+    assert not odd & found(managed, kit=kit)
+    assert "mtu-mismatch" in found(managed, lambda p: p.links(mtu=4200), kit=kit)
+    assert {"fabric-default-route", "link-slow", "mtu-mismatch"} <= found(managed)
+
+
 def test_an_mtu_that_is_the_same_everywhere_is_no_mismatch() -> None:
     pair = Pair(settings={"WORKER_IP": "10.0.0.77"})  # an address that the worker has not: nothing to compare
     pair.links(mtu=1500)
