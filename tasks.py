@@ -11,6 +11,7 @@ from cluster import tasks as cluster_tasks
 from cluster.budget import tasks as budget_tasks
 from cluster.weights import tasks as weights_tasks
 from cluster.images import tasks as image_tasks
+from cluster.doctor import tasks as doctor_tasks
 
 cli.adapt_invoke()
 
@@ -23,6 +24,7 @@ namespace = Collection(
     cluster_tasks.status,
     cluster_tasks.plan,
     cluster_tasks.trust,
+    doctor_tasks.doctor,
     cluster_tasks.logs,
     cluster_tasks.config,
     budget_tasks.budget,

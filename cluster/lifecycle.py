@@ -7,15 +7,18 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cluster import preflight, weights
+from cluster.boot import canary
+from cluster.boot.phases import told
 from cluster.errors import BadSettings, LaunchError
 from cluster.execute import combined
+from cluster.images import judge
+from cluster.images.identity import summary
 from cluster.plan import plan_down, plan_up
+from cluster.prepare import prepare
 from cluster.probe import Probe
 from cluster.session import Cluster, locked
 from cluster.settings import difference
 from cluster.waiting import Wait
-from cluster.weights.ensure import ensure
 
 Say = Callable[[str], None]
 
@@ -53,14 +56,11 @@ def _already_running(cluster: Cluster, probes: Mapping[str, Probe], token: str, 
     return head
 
 
-def _start(cluster: Cluster, token: str, say: Say) -> Mapping[str, Any]:
+def _start(cluster: Cluster, token: str, say: Say, *, doctor: bool = True) -> Mapping[str, Any]:
     boot, begin = secrets.token_hex(4), time.monotonic()
-    plan, wait = plan_up(cluster.effective, boot=boot), Wait(cluster, token, say)
-    if cluster.effective.kit.engine == "llama":
-        weights.fetch(weights.SMOLLM2, say)
-    ensure(cluster, say, wait.refresh)
-    wait.refresh(0)
-    preflight.refuse(cluster.effective, cluster.nodes.stage(plan.stage("check")))
+    images = judge.images(cluster.effective, prepare(cluster, token, say, {}, doctor=doctor))
+    plan = plan_up(cluster.effective, boot=boot, images={role: summary(image) for role, image in images.items() if image})
+    wait = Wait(cluster, token, say)
     try:
         answers: dict[str, Any] = {}
         for stage in plan.stages:
@@ -69,12 +69,15 @@ def _start(cluster: Cluster, token: str, say: Say) -> Mapping[str, Any]:
                 answers |= cluster.nodes.stage(stage)
                 say(_started(cluster, {step.role: answers[step.role] for step in stage.steps}))
         wait.until_ready()
+        record: Mapping[str, Any] = answers[cluster.head]["record"]
+        if cluster.effective.settings.canary:
+            wait.canary(cluster.server(record), canary.plan(cluster.effective))
     except BaseException as error:
         _take_back(cluster, error, say)
         raise
-    record: Mapping[str, Any] = answers[cluster.head]["record"]
-    say(f"ready after {time.monotonic() - begin:.1f} s: {record['base_url']}/v1, model {record['model']}")
-    return record
+    phases_s = wait.note_phases()
+    say(f"ready after {time.monotonic() - begin:.1f} s ({told(phases_s)}): {record['base_url']}/v1, model {record['model']}")
+    return {**record, "boot_phases_s": phases_s}
 
 
 def _take_back(cluster: Cluster, error: BaseException, say: Say) -> None:
@@ -138,15 +141,6 @@ def restart(cluster: Cluster, say: Say) -> Mapping[str, Any]:
     """down and up with the new settings. What can be checked before the stop is: a restart that cannot succeed stops nothing."""
     with locked(cluster) as token:
         probes = cluster.certain_probes()
-        ensure(cluster, say, Wait(cluster, token, say).refresh)
-        facts = cluster.nodes.stage(plan_up(cluster.effective).stage("check"))
-        preflight.refuse(cluster.effective, _without_own_ports(facts, probes))
+        prepare(cluster, token, say, probes)
         _down(cluster, say)
-        return _start(cluster, token, say)
-
-
-def _without_own_ports(facts: Mapping[str, Any], probes: Mapping[str, Probe]) -> dict[str, Any]:
-    """The facts of the check, without the ports that the running ranks hold and will give free."""
-    settings = [probe.record["settings"] for probe in probes.values() if probe.running and probe.record]
-    own = {str(each[name]) for each in settings for name in ("port", "master_port")}
-    return {role: {**seen, "ports": {p: holder for p, holder in seen["ports"].items() if p not in own}} for role, seen in facts.items()}
+        return _start(cluster, token, say, doctor=False)

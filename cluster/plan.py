@@ -133,17 +133,21 @@ def plan_up(
     owner: str = "OWNER",
     images: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> Plan:
-    """up: lock, check, images, weights, start the headless ranks, start rank 0, wait.
+    """up: lock, check (and doctor, for several nodes), images, weights, start the headless ranks, start rank 0, wait.
 
     `boot` names the start, `token` the lock; `images` is what each node's record says of its image.
     """
+    from cluster.facts.request import facts_step  # it needs this module
+
     hows = [launch(rank) for rank in ranks(effective)]
     starts = [_start_step(how.rank, how, effective, boot, images.get(how.rank.role)) for how in hows]
+    looked_at = [] if effective.settings.skip_doctor or len(hows) == 1 else hows
     moved = [how.rank for how in hows if how.runtime == "docker" and not effective.settings.skip_pull]
     wait = Step(hows[0].rank.role, f"wait until /health is 200 and every rank lives, at most {effective.settings.ready_timeout:g} s", {})
     stages = [
         Stage("lock", tuple(lock_step(how.rank, token, owner) for how in hows)),
         Stage("check", tuple(_check_step(how.rank, how) for how in hows)),
+        Stage("doctor, at the same time", tuple(facts_step(how.rank) for how in looked_at)),
         Stage("images", tuple(map(_image_step, moved))),
         Stage("weights", _weights_steps(effective)),
         Stage("start headless ranks", tuple(starts[1:])),

@@ -15,10 +15,14 @@ _ENOUGH_BYTES = 1 << 30  # for compile caches and logs
 
 def refuse(effective: Effective, facts: Mapping[str, Mapping[str, Any]]) -> None:
     """Raise one LaunchError that names everything in the way of a launch, node by node. Nothing has been started yet."""
-    errors = [error for role, seen in facts.items() for error in problems(role, seen)]
-    errors += judge.problems(effective, judge.images(effective, facts))
+    errors = all_problems(effective, facts)
     if errors:
         raise combined("the check before the launch", errors)
+
+
+def all_problems(effective: Effective, facts: Mapping[str, Mapping[str, Any]]) -> list[LaunchError]:
+    """Everything in the way of a launch, node by node, and what its images lack."""
+    return [error for role, seen in facts.items() for error in problems(role, seen)] + judge.problems(effective, judge.images(effective, facts))
 
 
 def problems(role: str, seen: Mapping[str, Any]) -> list[LaunchError]:

@@ -6,6 +6,7 @@ import dataclasses
 import json as jsonlib
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import cli
@@ -34,46 +35,50 @@ def _print_json(value: Any) -> None:
 _KIT = {"kit": "a name from kits/ (default: KIT; spark2 where .env names a WORKER_IP; else local)"}
 
 
-def _budgeted(effective: Any, ignore: bool) -> None:
-    """Say what the memory budget says. Raises BadSettings when the engine could not start with it, unless `ignore`."""
+@dataclasses.dataclass(frozen=True)
+class StartFlags:
+    """Flags of `invoke up` and `restart`; each --skip-X is the setting SKIP_X for one call."""
+
+    kit: str | None = cli.flag(_KIT["kit"])
+    json: bool = cli.flag("print the run record as JSON", False)
+    dry: bool = cli.flag("print the plan, touch nothing", False)
+    skip_download: bool = cli.flag("do not download weights", False)
+    skip_sync: bool = cli.flag("do not bring the workers' weights to the head's", False)
+    skip_pull: bool = cli.flag("leave images alone; refuse where they are missing or differ", False)
+    skip_doctor: bool = cli.flag("start although doctor finds an error (kits of several nodes)", False)
+    skip_budget: bool = cli.flag("start although the memory budget says that the KV pool is too small", False)
+
+    def effective(self) -> Any:
+        """The checked settings with these flags. Touches nothing."""
+        skipped = [name for name in (field.name for field in dataclasses.fields(self)) if name.startswith("skip_") and getattr(self, name)]
+        return _effective(self.kit, **dict.fromkeys(skipped, "1"))
+
+
+@cli.flag_task(StartFlags)
+def up(ctx: Any, flags: StartFlags) -> None:
+    """Launch the kit and wait until it is ready. Running with the same settings: says so."""
+    from cluster import lifecycle
+
+    _launch(ctx, flags, lifecycle.up)
+
+
+def _launch(ctx: Any, flags: StartFlags, how: Callable[..., Any]) -> None:
+    from cluster import session
     from cluster.budget import fit
 
+    effective = flags.effective()
+    if flags.dry or ctx.config.run.dry:
+        _print_plan("up", effective, flags.json)
+        return
+    _say(f"kit {effective.kit.name}: {effective.kit.summary}")
     line = fit.summary(fit.budget(effective))
     if line:
         _say(line)
-    if not ignore:
+    if not effective.settings.skip_budget:
         fit.refuse(effective)
-
-
-_BUDGET = {"ignore-budget": "start although the memory budget says that the KV pool is too small"}
-
-
-
-_SKIP = {"skip-download": "do not download weights (SKIP_DOWNLOAD=1)", "skip-sync": "do not copy weights to the workers (SKIP_SYNC=1)"}
-
-
-@cli.task(help={**_KIT, **_BUDGET, **_SKIP, "json": "print the run record as JSON", "dry": "print the plan, touch nothing"})
-def up(
-    ctx: Any,
-    kit: str | None = None,
-    json: bool = False,
-    dry: bool = False,
-    ignore_budget: bool = False,
-    skip_download: bool = False,
-    skip_sync: bool = False,
-) -> None:
-    """Launch the kit and wait until it is ready. Running with the same settings: says so."""
-    from cluster import lifecycle, session
-
-    effective = _effective(kit, skip_download="1" if skip_download else None, skip_sync="1" if skip_sync else None)
-    if dry or ctx.config.run.dry:
-        _print_plan("up", effective, json)
-        return
-    _say(f"kit {effective.kit.name}: {effective.kit.summary}")
-    _budgeted(effective, ignore_budget)
     with session.opened(effective) as cluster:
-        record = lifecycle.up(cluster, _say)
-    if json:
+        record = how(cluster, _say)
+    if flags.json:
         _print_json(record)
 
 
@@ -89,18 +94,12 @@ def down(ctx: Any, kit: str | None = None, dry: bool = False) -> None:
         lifecycle.down(cluster, _say)
 
 
-@cli.task(help={**_KIT, **_BUDGET})
-def restart(ctx: Any, kit: str | None = None, ignore_budget: bool = False) -> None:
+@cli.flag_task(StartFlags)
+def restart(ctx: Any, flags: StartFlags) -> None:
     """Validate the settings, then stop and start."""
-    from cluster import lifecycle, session
+    from cluster import lifecycle
 
-    if ctx.config.run.dry:
-        _print_plan("up", _effective(kit), False)
-        return
-    effective = _effective(kit)
-    _budgeted(effective, ignore_budget)
-    with session.opened(effective) as cluster:
-        lifecycle.restart(cluster, _say)
+    _launch(ctx, flags, lifecycle.restart)
 
 
 @cli.task(help={**_KIT, "task": "up or down", "json": "print one JSON document"})
@@ -151,6 +150,14 @@ def _print_status(seen: Any) -> None:
     if seen.record:
         record, age = seen.record, time.time() - seen.record["started_unix_s"]
         print(f"  {record['base_url']}/v1, model {record['model']}, boot {record['boot']}, {age:.0f} s, log {record['log']}")
+        _print_image(record)
+
+
+def _print_image(record: Any) -> None:
+    image = record.get("image")  # a rank of an older version, or one without a container, has none
+    if image:
+        parts = {"identity": image["identity"][:16], "digest": image["digest"], "stamp": image["stamp"]}
+        print(f"  image {record['settings']['image']}, " + ", ".join(f"{name} {value}" for name, value in parts.items() if value))
 
 
 @cli.task(help={**_KIT, "rank": "which rank (default 0)", "lines": "how many last lines (default 60)", "follow": "go on printing"})

@@ -90,7 +90,10 @@ def test_image_missing_on_one_host(user: User, hosts: tuple[Host, ...]) -> None:
 
 
 def test_model_missing_on_one_host(user: User, hosts: tuple[Host, ...]) -> None:
-    hosts[0].path("/root/only-head").mkdir(exist_ok=True)
+    folder = hosts[0].path("/root/only-head")
+    folder.mkdir(exist_ok=True)
+    for name in ("config.json", "model.safetensors"):
+        (folder / name).write_text("{}")
     done = user.invoke("up", "--skip-download", "--skip-sync", MODEL="/root/only-head")
     refused(done, "worker: missing: /root/only-head", "MODEL", within_s=AT_ONCE_S)
     assert "head: " not in done.err

@@ -1,0 +1,1 @@
+"""Doctor: judges what a look at the nodes found. Pure functions from facts and settings to findings; it never changes anything."""

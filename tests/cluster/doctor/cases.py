@@ -1,0 +1,6 @@
+"""One row for every kind of finding: what is changed on a healthy pair, where it is then found, and words that it says."""
+
+from tests.cluster.doctor.cases_fabric import NETWORK, RDMA, REACH
+from tests.cluster.doctor.cases_node import DOCKER, GPU, STORAGE, SYSTEM
+
+CASES = (*REACH, *NETWORK, *RDMA, *GPU, *SYSTEM, *DOCKER, *STORAGE)

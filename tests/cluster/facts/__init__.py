@@ -1,0 +1,1 @@
+"""Tests of the parsers, on text of the shape that the tools print."""
