@@ -15,7 +15,7 @@ from cluster.transport import Transport
 
 _PARTS = ("agent.py", "agent_cluster.py")
 # Parts that only some actions need, by the first word of the action: what every call sends stays small.
-_MORE = {"weights": "agent_weights.py", "images": "agent_images.py", "facts": "agent_facts.py"}
+_MORE = {"weights": "agent_weights.py", "images": "agent_images.py", "facts": "agent_facts.py", "watch": "agent_watch.py"}
 
 
 @functools.cache

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cluster import preflight, weights
+from cluster.boot import canary
+from cluster.boot.phases import told
 from cluster.errors import BadSettings, LaunchError
 from cluster.execute import combined
 from cluster.plan import plan_down, plan_up
@@ -67,12 +69,15 @@ def _start(cluster: Cluster, token: str, say: Say) -> Mapping[str, Any]:
                 answers |= cluster.nodes.stage(stage)
                 say(_started(cluster, {step.role: answers[step.role] for step in stage.steps}))
         wait.until_ready()
+        record: Mapping[str, Any] = answers[cluster.head]["record"]
+        if cluster.effective.settings.canary:
+            wait.canary(cluster.server(record), canary.plan(cluster.effective))
     except BaseException as error:
         _take_back(cluster, error, say)
         raise
-    record: Mapping[str, Any] = answers[cluster.head]["record"]
-    say(f"ready after {time.monotonic() - begin:.1f} s: {record['base_url']}/v1, model {record['model']}")
-    return record
+    phases_s = wait.note_phases()
+    say(f"ready after {time.monotonic() - begin:.1f} s ({told(phases_s)}): {record['base_url']}/v1, model {record['model']}")
+    return {**record, "boot_phases_s": phases_s}
 
 
 def _take_back(cluster: Cluster, error: BaseException, say: Say) -> None:
