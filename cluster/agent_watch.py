@@ -21,6 +21,7 @@ import time
 
 _LINES = 1000  # of one look; a rank's whole boot prints about 200
 _LINE_CHARS = 500
+_STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _TCP = {
     "01": "ESTABLISHED", "02": "SYN_SENT", "03": "SYN_RECV", "04": "FIN_WAIT1", "05": "FIN_WAIT2", "06": "TIME_WAIT", "07": "CLOSE",
@@ -84,10 +85,20 @@ def docker_lines(name, cursor):
     """Docker keeps stdout and stderr apart: the time stamps put their lines in one order."""
     since = ["--since", cursor] if cursor else []
     code, out, err = docker("logs", "--timestamps", "--tail", str(_LINES), *since, name, timeout=20)
-    rows = sorted(line.partition(" ")[::2] for line in f"{out}\n{err}".splitlines() if re.match(r"\d{4}-\d\d-\d\dT", line))
-    fresh = [(stamp, text) for stamp, text in rows if stamp > cursor] if code == 0 else []
+    fresh = [(stamp, text) for stamp, text in sorted([*stamped(out), *stamped(err)]) if stamp > cursor] if code == 0 else []
     lines = [[unix_s(stamp), piece] for stamp, text in fresh for piece in clean([text])]
     return lines, fresh[-1][0] if fresh else cursor
+
+
+def stamped(output):
+    """(time stamp, text) of each line of `docker logs --timestamps`. A progress bar's carriage returns have become line ends here."""
+    rows = []
+    for line in output.splitlines():
+        if _STAMP.match(line):
+            rows.append(list(line.partition(" ")[::2]))
+        elif rows:
+            rows[-1][1] += "\r" + line
+    return [tuple(row) for row in rows]
 
 
 def clean(texts):

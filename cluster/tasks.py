@@ -148,7 +148,6 @@ def watch(
         watch = watching.Watch(cluster, options, watching.events_path(cluster.kit), _teller(json), _say)
         if once:
             return 0 if watch.once().ready else 1
-        _say(f"watching kit {cluster.kit} {options.told()}; events in {watch.log}")
         watch.forever()
     return 0
 

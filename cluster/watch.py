@@ -62,6 +62,7 @@ class Watch:
     def forever(self) -> None:
         """Look until interrupted. One watch per kit: raises LaunchError when another is at work."""
         with state.lock(self.cluster.kit, "watch.lock", "another watch looks after"):
+            self.say(f"watching kit {self.cluster.kit} {self.options.told()}; events in {self.log}")
             while True:
                 begin = time.monotonic()
                 self.once()

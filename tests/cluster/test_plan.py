@@ -190,7 +190,8 @@ ELSEWHERE = {
     "below", "threads": "below", "nccl_host_dir": "below", "nccl_so_name": "below", "glm53_adaptive_k_set": "below", "tp":
     "judged", "nnodes": "judged", "nccl_switchless_ring_only": "judged", "glm53_expose_cache_reset": "judged",
     "glm53_model_preset": "judged", "tp3_overlay": "judged", "ssh_config": "reaches", "skip_download": "judged",
-    "nfs_share": "judged", "nfs_server_ip": "judged",
+    "nfs_share": "judged", "nfs_server_ip": "judged", "stall_timeout": "test_waiting", "canary": "test_canary", "canary_expect":
+    "test_canary", "watch_interval": "test_watch", "watch_strikes": "test_watch",
 }  # fmt: skip
 
 
