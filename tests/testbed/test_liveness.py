@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.testbed import quiet, twin
+from tests.testbed import faults, quiet, twin
 from tests.testbed.host import Host
 from tests.testbed.hosts import Testbed
 from tests.testbed.shell import wait_until
@@ -16,8 +16,9 @@ from tests.testbed.twin import TAKEN_BACK_S, Done, User, clean, refused
 
 pytestmark = [pytest.mark.testbed, pytest.mark.timeout(900)]
 
-# Of a watch with --interval 2 and three strikes, as it says itself: 2 + 2 x 5 + 5 s, with a one-token deadline of 5 s 2 + 2 x 10 + 10 s.
-INTERVAL_S, ENDED_WITHIN_S, HUNG_WITHIN_S = "2", 17.0, 32.0
+# Of a watch with --interval 2 and three strikes, as it says itself: 2 + 2 x 5 + 5 s; with the 5 s for one token 2 + 2 x 10 + 10 s; with
+# the 10 s for a connection attempt 2 + 2 x 15 + 15 s.
+INTERVAL_S, ENDED_WITHIN_S, HUNG_WITHIN_S, AWAY_WITHIN_S = "2", 17.0, 32.0, 47.0
 BUSY_MACHINE_S = 10.0  # two cores run two ranks of vLLM, the watch and this test
 
 
@@ -161,6 +162,15 @@ def test_hanging_ranks_are_told_while_health_answers(booted: Done, user: User, r
         worker.run("docker", "unpause", "spark-lab-worker")
         assert (found["state"], "one token was not generated within 5 s" in found["detail"]) == ("hung", True)
         _next(events, "recovered", 30)
+
+
+def test_node_out_of_reach_is_told_and_comes_back(booted: Done, user: User, ready: Testbed) -> None:
+    with quiet.watching(user, "--interval", INTERVAL_S) as events:
+        _next(events, "state", 20)
+        with faults.link_down(ready.hosts[1]):
+            found = _next(events, "failed", AWAY_WITHIN_S + BUSY_MACHINE_S)
+        assert (found["state"], found["detail"].startswith("worker: ")) == ("unreachable", True)
+        assert _next(events, "recovered", 40)["state"] == "ready"
 
 
 def test_second_watch_is_refused(booted: Done, user: User) -> None:
