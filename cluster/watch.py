@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cluster import lifecycle, state, status
+from cluster.boot.signatures import signature
 from cluster.errors import BadSettings, LaunchError
 from cluster.session import Cluster
 from cluster.watch_events import Breaker, Event, Seen, step, why_not
@@ -112,16 +113,23 @@ class Watch:
     def _do_restart(self) -> None:
         try:
             lifecycle.restart(self.cluster, self.say)
-        except BadSettings as error:
-            # What the settings forbid does not start at the next attempt either.
-            self.breaker = dataclasses.replace(self.breaker, broken=f"the settings are refused: {_first(error)}")
-            self._event("restart failed", self.breaker.broken)
         except LaunchError as error:
             self.owed = True
-            self._event("restart failed", _first(error))
+            refused = refused_setting(error)
+            if refused:  # what the settings forbid does not start at the next attempt either
+                self.breaker = dataclasses.replace(self.breaker, broken=f"a setting is refused: {refused}")
+            self._event("restart failed", self.breaker.broken or _first(error))
         else:
             self.seen = Seen(boot=None, boot_ids=self.seen.boot_ids)
             self._event("restarted", "")
+
+
+def refused_setting(error: LaunchError) -> str:
+    """What a failed start says of a setting that it was refused for; empty for any other failure."""
+    if isinstance(error, BadSettings):
+        return _first(error)
+    known = ((signature(line), line.strip()) for line in str(error).splitlines())
+    return next((line for found, line in known if found and found.kind == "settings"), "")
 
 
 def _first(error: BaseException) -> str:

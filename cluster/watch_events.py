@@ -72,7 +72,7 @@ def step(seen: Seen, status: Status, now_unix_s: float, strikes: int, ready_time
     ids = {**seen.boot_ids, **{rank.role: rank.boot_id for rank in status.ranks if rank.boot_id}}
     known = dataclasses.replace(seen, boot=boot, boot_ids=ids, counters=status.counters)
     if state in GOOD:
-        event = "recovered" if seen.failed else "state"
+        event = "recovered" if seen.failed and state != "stopped" else "state"
         events += [Event(now_unix_s, event, state, detail)] if state != seen.state or seen.strikes else []
         return dataclasses.replace(known, state=state, strikes=0, failed=False), events
     count = seen.strikes + 1
