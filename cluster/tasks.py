@@ -140,10 +140,11 @@ def watch(
     from cluster import session
     from cluster import watch as watching
 
-    effective = _effective(kit) if restart else load({"kit": kit})
+    acts = restart and not once and not ctx.config.run.dry
+    effective = _effective(kit) if acts else load({"kit": kit})
     settings = effective.settings
     every_s = cli.number("interval", interval, low=1)
-    options = watching.Options(settings.watch_interval if every_s is None else every_s, settings.watch_strikes, restart and not once)
+    options = watching.Options(settings.watch_interval if every_s is None else every_s, settings.watch_strikes, acts)
     with session.opened(effective) as cluster:
         watch = watching.Watch(cluster, options, watching.events_path(cluster.kit), _teller(json), _say)
         if once:
