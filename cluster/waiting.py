@@ -136,9 +136,9 @@ class Wait:
         what = f"{who} ended while starting ({probe.ending()})"
         cause = evidence.likely(self.kept, known_only=True)
         if probe.oom_killed:
-            hint = f"give it more memory, or lower GPU_MEM_UTIL or MAX_MODEL_LEN; {hint}"
+            hint = f"{hint}; give it more memory, or lower GPU_MEM_UTIL or MAX_MODEL_LEN"
         elif cause and cause.signature:
-            what, hint = f"{what}\nmost likely: {cause.told()}", f"{cause.signature.hint}; {hint}"
+            what, hint = f"{what}\nmost likely: {cause.told()}", f"{hint}; {cause.signature.hint}"
         return LaunchError(what, node=rank.role, ran=_command(self.cluster, rank.role), tail=self.kept[rank.role].tail(30), hint=hint)
 
     def _refuse_stalled(self) -> None:

@@ -81,8 +81,7 @@ def test_ended_rank_names_the_line_of_the_other_that_explains_it(make: Make) -> 
     lines = failure(wait).splitlines()
     assert lines[0] == "head: rank 0 ended while starting (exit 1)"
     assert lines[1] == f"most likely: less memory was free at the start than the engine was told to use: worker: {memory}"
-    assert lines[-1].startswith("try: lower GPU_MEM_UTIL")
-    assert lines[-1].endswith("invoke logs --rank 0")
+    assert lines[-1].startswith("try: invoke logs --rank 0; lower GPU_MEM_UTIL")
     assert lines[-3:-1] == ["last lines:", "  NCCL WARN connection closed"]
 
 
@@ -90,7 +89,7 @@ def test_ended_for_lack_of_memory(make: Make) -> None:
     wait, _ = make([answer(101)], [answer(102, running=False, oom_killed=True)])
     text = failure(wait)
     assert text.startswith("worker: rank 1 ended while starting (killed for lack of memory (OOM))\n")
-    assert "GPU_MEM_UTIL or MAX_MODEL_LEN; invoke logs --rank 1" in text
+    assert text.endswith("try: invoke logs --rank 1; give it more memory, or lower GPU_MEM_UTIL or MAX_MODEL_LEN")
 
 
 def test_stall_is_told_with_evidence(make: Make) -> None:

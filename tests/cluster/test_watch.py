@@ -1,5 +1,7 @@
 """watch, stalls and the canary on the real local model, called as a user calls them."""
 
+import contextlib
+import http.client
 import json
 import os
 import re
@@ -7,7 +9,6 @@ import signal
 import subprocess
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -34,7 +35,7 @@ def _pass_on(lines: Iterable[str], events: "Queue[dict[str, Any]]") -> None:
         events.put(json.loads(line))
 
 
-@contextmanager
+@contextlib.contextmanager
 def watching(lab: Lab, *words: str, **changes: str) -> Iterator["Queue[dict[str, Any]]"]:
     """`invoke watch --json`; its events as they come."""
     events: Queue[dict[str, Any]] = Queue()
@@ -148,6 +149,26 @@ def test_stopped_process_stalls_the_start(lab: Lab) -> None:
     assert re.search(r"error: local: the start has stalled: no progress for \d s in phase '[\w ]+' \(limit 3 s, STALL_TIMEOUT\)", said)
     assert "stopped by a signal: sh (pid " in said
     assert not session(pid)
+
+
+def _write_a_long_text(lab: Lab) -> None:
+    body = {"model": "SmolLM2-135M-Instruct", "prompt": "Once upon a time", "max_tokens": 1500, "ignore_eos": True}
+    with contextlib.suppress(OSError, http.client.HTTPException):  # the server is stopped before it is done
+        lab.get("/v1/completions", body=body)
+
+
+def test_busy_server_is_not_called_dead(lab: Lab) -> None:
+    """One request at a time is decoded here, so the one-token request waits; that the counters move is enough."""
+    assert lab.run("up").returncode == 0
+    writer = threading.Thread(target=_write_a_long_text, args=(lab,))
+    writer.start()
+    eventually(lambda: "llamacpp:requests_processing 1" in lab.get("/metrics")[1])
+    told = json.loads(lab.run("status", "--json").stdout)
+    assert writer.is_alive()
+    assert (told["state"], told["engine"]) == ("ready", True)
+    assert told["engine_detail"].startswith("busy: 1 requests running, ")
+    assert lab.run("down").returncode == 0
+    writer.join(30)
 
 
 def test_phases_are_in_the_record_and_told(lab: Lab) -> None:
