@@ -48,7 +48,7 @@ class Wait:
     def until_ready(self) -> None:
         """Until /health is 200 on the head. Raises as soon as a rank has ended, a node is out of reach for some looks, or all stall."""
         limit = self.cluster.effective.settings.ready_timeout
-        every_s = 0.05 if len(self.cluster.ranks) == 1 else 0.5
+        every_s = 0.05 if len(self.cluster.ranks) == 1 else 1.0
         progress = Progress(self.say)
 
         def ready() -> bool:
