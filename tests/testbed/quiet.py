@@ -37,10 +37,10 @@ def generate(max_tokens: int) -> int:
 
 
 @contextmanager
-def watching(user: User, *words: str) -> Iterator["Queue[dict[str, Any]]"]:
+def watching(user: User, *words: str, **settings: str) -> Iterator["Queue[dict[str, Any]]"]:
     """`invoke watch --json` in the background; its events as they come. It is ended with SIGINT."""
     events: Queue[dict[str, Any]] = Queue()
-    with user.begin("watch", "--json", *words) as process:
+    with user.begin("watch", "--json", *words, **settings) as process:
         out = process.stdout
         assert out is not None
 
