@@ -22,6 +22,7 @@ namespace = Collection(
     cluster_tasks.down,
     cluster_tasks.restart,
     cluster_tasks.status,
+    cluster_tasks.watch,
     cluster_tasks.plan,
     cluster_tasks.trust,
     doctor_tasks.doctor,

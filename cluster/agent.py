@@ -168,6 +168,17 @@ def paths(request):
     return base + ".json", base + ".exit"
 
 
+def notes_path(request):
+    """What was learnt of a container's start after it: its labels, which hold the record, cannot be changed."""
+    return os.path.join(os.path.expanduser(request["run_dir"]), f"notes-{request['name']}.json")
+
+
+def noted(request, record):
+    """The record with the notes on this very start."""
+    notes = read_json(notes_path(request)) if record else None
+    return {**record, **notes["notes"]} if notes and notes["boot"] == record["boot"] else record
+
+
 def start(request):
     """Start request["argv"] in its own session. Refuses when ours is already alive. Returns the new record."""
     record_path, exit_path = paths(request)

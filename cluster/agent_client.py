@@ -15,14 +15,19 @@ from cluster.transport import Transport
 
 _PARTS = ("agent.py", "agent_cluster.py")
 # Parts that only some actions need, by the first word of the action: what every call sends stays small.
-_MORE = {"weights": "agent_weights.py", "images": "agent_images.py", "facts": "agent_facts.py"}
-_SEVERAL = {"sync": ("agent_weights.py", "agent_sync.py"), "ship": ("agent_images.py", "agent_ship.py")}  # in order
+_MORE = {
+    "weights": ("agent_weights.py",),
+    "sync": ("agent_weights.py", "agent_sync.py"),
+    "images": ("agent_images.py",),
+    "ship": ("agent_images.py", "agent_ship.py"),
+    "facts": ("agent_facts.py",),
+    "watch": ("agent_watch.py",),
+}
 
 
 @functools.cache
 def _source(topic: str) -> str:
-    more = [_MORE[topic]] if topic in _MORE else _SEVERAL.get(topic, ())
-    return "\n".join(Path(__file__).with_name(name).read_text() for name in (*_PARTS, *more))
+    return "\n".join(Path(__file__).with_name(name).read_text() for name in (*_PARTS, *_MORE.get(topic, ())))
 
 
 def ask_agent(

@@ -5,7 +5,7 @@ A container is ours only with the label that holds our record: any other of the 
 """
 
 try:
-    from cluster.agent import ACTIONS, expanded, health, paths, port_holder, probe, prune_logs, read_json, stop, tail
+    from cluster.agent import ACTIONS, expanded, health, noted, notes_path, paths, port_holder, probe, prune_logs, read_json, stop, tail
 except ImportError:  # sent as one text: everything is here already
     pass
 
@@ -177,7 +177,7 @@ def docker_probe(request):
         found = inspect(request["name"])
     except SystemExit as silent:
         problem = str(silent).removeprefix(SILENT)
-    record = found["record"] if found else None
+    record = noted(request, found["record"]) if found else None
     running = bool(record and found["state"]["Running"])
     port = request["port"] or (record or {}).get("port")
     return {
@@ -227,6 +227,8 @@ def docker_stop(request):
     left = [request["name"]] if inspect(request["name"]) else []
     if not left:
         sweep(found["record"])
+        with contextlib.suppress(OSError):
+            os.remove(notes_path(request))
     return {"was_running": found["state"]["Running"], "left": left, "log": log, "log_lost": log is None}
 
 

@@ -160,6 +160,13 @@ class Settings(pydantic.BaseModel):
 
     # launching
     ready_timeout: float = setting(3600, "longest wait from launch to ready, seconds", gt=0, allow_inf_nan=False, local=True)
+    stall_timeout: float | None = setting(
+        None, "longest time without any progress of a start, seconds (default: by phase)", gt=0, allow_inf_nan=False, local=True
+    )
+    canary: Switch = setting(1, "ask a first question after the start; a wrong or broken answer fails it", local=True)
+    canary_expect: str | None = setting("Paris", "word that the first answer must hold; empty: any answer does", local=True)
+    watch_interval: float = setting(15, "watch: seconds from one look to the next", ge=1, allow_inf_nan=False, local=True)
+    watch_strikes: int = setting(3, "watch: bad looks in a row before a failure counts", ge=2, le=100, local=True)
     ssh_config: str | None = setting(None, "OpenSSH client configuration to use (default: ~/.ssh/config)", local=True, place=True)
     skip_pull: Switch = setting(0, "leave the images on the nodes alone: neither pull nor ship; differing ones are refused", local=True)
     model_fallback: str | None = setting(None, "`invoke download`: repository to take when MODEL cannot be had", local=True)

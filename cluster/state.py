@@ -18,15 +18,15 @@ def run_dir(kit: str) -> Path:
 
 
 @contextlib.contextmanager
-def lock(kit: str) -> Iterator[None]:
-    """Hold the kit's lock. Raises LaunchError naming the holder at once when another command has it.
+def lock(kit: str, name: str = "lock", who: str = "another command is working on") -> Iterator[None]:
+    """Hold the kit's lock of that name. Raises LaunchError naming the holder at once when another command has it.
 
     The kernel drops the lock with the process that holds it, so there is no stale lock to clean up.
     """
     folder = run_dir(kit)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        opened = (folder / "lock").open("a+")
+        opened = (folder / name).open("a+")
     except OSError as error:
         raise LaunchError(f"cannot use the state folder {folder}: {error}", hint="name another one in XDG_STATE_HOME") from error
     with opened as file:
@@ -34,9 +34,7 @@ def lock(kit: str) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             file.seek(0)
-            raise LaunchError(
-                f"another command is working on kit {kit} (pid {file.read().strip() or 'unknown'})", hint="wait for it to finish"
-            ) from None
+            raise LaunchError(f"{who} kit {kit} (pid {file.read().strip() or 'unknown'})", hint="wait for it to finish") from None
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()

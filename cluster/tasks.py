@@ -160,6 +160,45 @@ def _print_image(record: Any) -> None:
         print(f"  image {record['settings']['image']}, " + ", ".join(f"{name} {value}" for name, value in parts.items() if value))
 
 
+@cli.task(
+    help={
+        **_KIT,
+        "interval": "seconds from one look to the next (default: WATCH_INTERVAL)",
+        "restart": "restart after a confirmed failure, at most twice an hour",
+        "once": "one look; exit 1 unless ready",
+        "json": "events as JSON lines on stdout",
+    }
+)
+def watch(
+    ctx: Any, kit: str | None = None, interval: str | None = None, restart: bool = False, once: bool = False, json: bool = False
+) -> int:
+    """Look at a running kit until Ctrl-C, one line per change of its state; never acts on a single bad look."""
+    from cluster import session
+    from cluster import watch as watching
+
+    acts = restart and not once and not ctx.config.run.dry
+    effective = _effective(kit) if acts else load({"kit": kit})
+    settings = effective.settings
+    every_s = cli.number("interval", interval, low=1)
+    options = watching.Options(settings.watch_interval if every_s is None else every_s, settings.watch_strikes, acts)
+    with session.opened(effective) as cluster:
+        watch = watching.Watch(cluster, options, watching.events_path(cluster.kit), _teller(json), _say)
+        if once:
+            return 0 if watch.once().ready else 1
+        watch.forever()
+    return 0
+
+
+def _teller(as_json: bool) -> Any:
+    """How an event is printed: a JSON object, or the time of day and a line."""
+
+    def tell(event: Any) -> None:
+        at = time.strftime("%H:%M:%S", time.localtime(event.at_unix_s))
+        print(jsonlib.dumps(dataclasses.asdict(event)) if as_json else f"{at} {event.line()}", flush=True)
+
+    return tell
+
+
 @cli.task(help={**_KIT, "rank": "which rank (default 0)", "lines": "how many last lines (default 60)", "follow": "go on printing"})
 def logs(ctx: Any, kit: str | None = None, rank: str | None = None, lines: str | None = None, follow: bool = False) -> None:
     """A rank's log; it outlives the rank (the newest 10 are kept on its node)."""

@@ -102,10 +102,15 @@ def test_status_of_a_ready_kit(ready: Lab) -> None:
     seen = ready.run("status", "--json")
     assert (seen.returncode, seen.stderr) == (0, "")
     told = json.loads(seen.stdout)
+    counters, how = told.pop("counters"), told.pop("engine_detail")
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    rank = {"rank": 0, "role": "local", "state": "running", "detail": "", "record": ready.record, "boot_id": boot_id}
     assert told == {
         "kit": "local", "state": "ready", "process": True, "api": True, "engine": True, "detail": "", "record": ready.record,
-        "ranks": [{"rank": 0, "role": "local", "state": "running", "detail": "", "record": ready.record}],
+        "ranks": [rank],
     }  # fmt: skip
+    assert how.startswith("one token in ")
+    assert (counters["running"], counters["waiting"]) == (0, 0)
     assert json.loads(ready.run("status", "--json", "--passive").stdout)["engine"] is None
     text = ready.run("status").stdout.splitlines()
     assert text[:2] == ["kit local: ready", "  process yes, api yes, engine yes"]
@@ -192,7 +197,8 @@ def test_hanging_engine_is_told_from_a_dead_one(ready: Lab) -> None:
         seen = ready.run("status")
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert (seen.returncode, seen.stdout.splitlines()[0]) == (1, "kit local: starting or hanging")
+    frozen = f"frozen (stopped by a signal (SIGSTOP): python (pid {pid}); kill -CONT continues it)"
+    assert (seen.returncode, seen.stdout.splitlines()[0]) == (1, f"kit local: {frozen}")
 
 
 def test_down_twice(ready: Lab) -> None:

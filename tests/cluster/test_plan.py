@@ -211,6 +211,8 @@ ELSEWHERE = {
     "model_fallback": "test_download", "model_fallback_revision": "test_download", "hf_download_exclude": "test_download",
     "hf_token": "test_download",
     "build_base": "of a build",
+    "stall_timeout": "test_waiting", "canary": "test_canary", "canary_expect": "test_canary", "watch_interval": "test_watch",
+    "watch_strikes": "test_watch",
 }  # fmt: skip
 
 
