@@ -31,6 +31,7 @@ def unpack(wheel: Path, into: Path) -> Path:
 
 
 def build(wheel: Path, target: Path) -> Path:
+    """The .so. The compiler's flags are exact ones: --use_fast_math, which exllamav3's own build has, is left out."""
     from torch.utils.cpp_extension import load
 
     if "TORCH_CUDA_ARCH_LIST" not in os.environ:
@@ -40,7 +41,7 @@ def build(wheel: Path, target: Path) -> Path:
     folder = unpack(wheel, target / "source")
     load(
         name=NAME, sources=sources(folder), extra_include_paths=[str(folder)], build_directory=str(work),
-        extra_cflags=["-Ofast"], extra_cuda_cflags=["-lineinfo", "-O3"], is_python_module=False, verbose=False,
+        extra_cflags=["-Ofast"], extra_cuda_cflags=["-O3", "--compress-mode=size"], verbose=False,
     )  # fmt: skip
     return Path(shutil.copy(work / f"{NAME}.so", target / f"{NAME}.so"))
 

@@ -10,10 +10,10 @@ RECONSTRUCT_ROWS = 144
 
 
 def linear(x: Tensor, trellis: Tensor, suh: Tensor, svh: Tensor, codebook: int) -> Tensor:
-    """x fp16 [rows, in], contiguous -> fp16 [rows, out]."""
+    """x fp16 [rows, in], contiguous -> fp32 [rows, out] (rounded to fp16 where the weight is decoded first)."""
     if x.shape[0] > RECONSTRUCT_ROWS:
-        return _reconstructed(x, trellis, suh, svh, codebook)
-    out = torch.empty(x.shape[0], svh.shape[0], dtype=torch.float16, device=x.device)
+        return _reconstructed(x, trellis, suh, svh, codebook).float()
+    out = torch.empty(x.shape[0], svh.shape[0], dtype=torch.float32, device=x.device)
     if x.shape[0]:
         ext.load().exl3_gemm(x, trellis, out, suh, torch.empty_like(x), svh, -1, *ext.flags(codebook), 0)
     return out

@@ -8,7 +8,7 @@ from vllm.logger import init_logger
 from vllm.model_executor.layers.fused_moe.config import FusedMoEConfig
 from vllm.model_executor.layers.fused_moe.fused_moe_method_base import FusedMoEMethodBase
 
-from vllm_glm_exl3 import codec, moe_fused, ops, paths, settings
+from vllm_glm_exl3 import codec, moe_coop, moe_fused, ops, paths, settings
 from vllm_glm_exl3.errors import UnknownPack
 from vllm_glm_exl3.experts import pointer_tables
 from vllm_glm_exl3.layout import part_size
@@ -27,6 +27,7 @@ class Exl3MoEMethod(FusedMoEMethodBase):
         super().__init__(moe)
         self.config, self.prefix = config, prefix
         self.settings = settings.read()
+        self.limit = float(moe.swiglu_limit or 0.0)  # 0: none
 
     def get_fused_moe_quant_config(self, layer: torch.nn.Module) -> None:
         return None
@@ -82,11 +83,13 @@ class Exl3MoEMethod(FusedMoEMethodBase):
         else:
             layer.exl3_loader.check_complete()
             layer.exl3_codebook = layer.exl3_loader.codebook(self.config.spec.codebook)
-        layer.exl3_path = paths.choose(self.settings.path, layer.exl3_codebook, layer.w2_trellis.is_cuda)
+        layer.exl3_path = paths.choose(self.settings.path, layer.exl3_codebook, self.limit, layer.w2_trellis.is_cuda)
         layer.exl3_tables = None
         if layer.exl3_path == "fused":
             layer.exl3_tables = pointer_tables(*ops.stacked(_stack(layer, "w13"), _stack(layer, "w2")))
-            moe_fused.workspace(layer.w2_trellis.device, layer.w2_svh.shape[-1], layer.w2_suh.shape[-1], self.settings.rows)
+            hidden, inner = layer.w2_svh.shape[-1], layer.w2_suh.shape[-1]
+            moe_fused.workspace(layer.w2_trellis.device, hidden, inner, self.settings.rows)
+            moe_coop.scratch(layer.w2_trellis.device, hidden, inner)
         logger.info_once("EXL3 experts run by the %s path", layer.exl3_path)
 
     def apply(
@@ -95,7 +98,7 @@ class Exl3MoEMethod(FusedMoEMethodBase):
         """x [T, H] -> [T, H], this rank's share; vLLM sums over ranks and runs the shared experts."""
         return torch.ops.vllm_glm_exl3.moe(
             x, topk_ids, topk_weights, layer.expert_map, *_stack(layer, "w13"), *_stack(layer, "w2"), layer.exl3_tables,
-            layer.exl3_codebook, float(self.moe.swiglu_limit or 0.0), layer.exl3_path, self.settings.rows, self.settings.deterministic,
+            layer.exl3_codebook, self.limit, layer.exl3_path, self.settings.rows, self.settings.deterministic,
         )  # fmt: skip
 
 

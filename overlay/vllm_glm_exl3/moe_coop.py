@@ -44,21 +44,25 @@ def scratch(device: torch.device, hidden: int, inner: int) -> Scratch:
     return _scratch[key]
 
 
-def fits(ids: Tensor) -> bool:
-    return ids.numel() <= SLOTS
-
-
 def run(x: Tensor, ids: Tensor, weights: Tensor, expert_map: Tensor | None, experts: Experts) -> Tensor:
-    """x fp16 [T, H], ids and weights [T, k] with T * k <= SLOTS -> fp32 [T, H]. Pairs of other ranks' experts add nothing."""
+    """x fp16 [T, H], contiguous, ids and weights [T, k] -> fp32 [T, H], SLOTS pairs at a time. Pairs of other ranks' experts add nothing."""
     local = ids.long() if expert_map is None else routing.local_ids(ids, expert_map, experts.count).view(ids.shape)
+    half = weights.to(torch.float16)
     out = torch.empty(x.shape, dtype=torch.float32, device=x.device)
+    tokens = SLOTS // ids.shape[1]
+    for begin in range(0, x.shape[0], tokens):
+        piece = slice(begin, begin + tokens)
+        _launch(x[piece], local[piece].contiguous(), half[piece].contiguous(), experts, out[piece])
+    return out
+
+
+def _launch(x: Tensor, local: Tensor, weights: Tensor, experts: Experts, out: Tensor) -> None:
     space = scratch(x.device, experts.hidden, experts.inner)
     ext.load().exl3_moe_coop(
-        x, local.contiguous(), weights.to(torch.float16).contiguous(),
+        x, local, weights,
         0, experts.count,  # pairs outside this range (-1 too) are left out
         experts.hidden, *experts.rows(), None, None, None,
         float(experts.gate.bits), float(experts.up.bits), float(experts.down.bits),
         *ext.flags(experts.codebook), SILU, experts.limit, True,
         *space.rotated, *space.gate_up, space.activation, space.down, space.counters, out, None, None,
     )  # fmt: skip
-    return out

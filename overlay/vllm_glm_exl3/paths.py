@@ -1,25 +1,36 @@
 """Which execution path a layer takes, decided once, when its weights are there."""
 
-from vllm_glm_exl3 import codec, ext, moe_fused
+from vllm_glm_exl3 import ext, moe_fused
 from vllm_glm_exl3.errors import NoPath
 
 
-def choose(wanted: str, codebook: int, cuda: bool) -> str:
-    """"fused", "loop" or "torch" for `wanted` (also "auto"), a layer's codebook and device. Raises NoPath, saying why.
+# The kernels cap silu(gate) at the limit, vLLM's SiluAndMulWithClamp caps gate: they differ by at most limit * sigmoid(-limit),
+# which is 1.5e-2 of 6 and 9e-5 of 12. Below this limit the difference would show.
+LEAST_LIMIT = 6.0
 
-    auto: on a GPU the fused kernel, or the loop for a codebook that it has no instance for; elsewhere torch.
+
+def choose(wanted: str, codebook: int, limit: float, cuda: bool) -> str:
+    """"fused", "loop" or "torch" for `wanted` (also "auto"), a layer's codebook, swiglu limit and device. Raises NoPath, saying why.
+
+    auto: on a GPU the fused kernels, or the loop where they cannot do a layer; elsewhere torch.
     """
     if not cuda:
         return _on_cpu(wanted)
     if wanted == "torch":
         return wanted
     ext.load()
-    if codebook in moe_fused.CODEBOOKS:
-        return "fused" if wanted == "auto" else wanted
-    if wanted == "fused":
-        names = {number: name for name, number in codec.CODEBOOKS.items()}
-        raise NoPath(f"EXL3_MOE_PATH=fused: exl3_moe has no instance for codebook {names[codebook]}; use auto, with --enforce-eager")
-    return "loop"
+    unable = _why_not_fused(codebook, limit)
+    if unable and wanted == "fused":
+        raise NoPath(f"EXL3_MOE_PATH=fused: {unable}; use auto, with --enforce-eager")
+    return "loop" if unable or wanted == "loop" else "fused"
+
+
+def _why_not_fused(codebook: int, limit: float) -> str:
+    if codebook not in moe_fused.CODEBOOKS:
+        return "exl3_moe has no instance for codebook 3inst"
+    if 0 < limit < LEAST_LIMIT:
+        return f"its kernels apply a swiglu limit of {limit:g} differently from the model"
+    return ""
 
 
 def _on_cpu(wanted: str) -> str:

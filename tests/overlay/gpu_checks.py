@@ -77,6 +77,7 @@ def relative(found: Tensor, wanted: Tensor) -> float:
 # --- correctness: each yields (what, relative error or 0/1 for "bits differ", allowed) ---
 
 Check = tuple[str, float, float]
+Part = Callable[[], Iterator[Check]]
 
 
 def decode() -> Iterator[Check]:
