@@ -1,5 +1,6 @@
 """EXL3 for vLLM, as a plugin of the group vllm.general_plugins. Importing this imports neither torch nor vllm."""
 
+import os
 from importlib.metadata import PackageNotFoundError, version
 
 __all__ = ["KNOWN_VLLM", "WrongVllm", "register"]
@@ -35,13 +36,19 @@ def _vllm_version() -> str:
 def register() -> None:
     """Called once by vLLM in every process (API server, model inspection, engine core, workers). Twice is harmless.
 
-    Raises WrongVllm: an error here stops vLLM, while one at import would only be logged.
+    Raises WrongVllm, or Mismatch for a patch that does not fit: an error here stops vLLM, one at import would only be logged.
     """
     check_version(_vllm_version())
+    _register_quantization()
+    from vllm_glm_exl3.patches import apply_all
+
+    apply_all(os.environ)
+
+
+def _register_quantization() -> None:
     from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS, register_quantization_config
 
-    if "exl3" in QUANTIZATION_METHODS:
-        return
-    from vllm_glm_exl3.config import Exl3Config
+    if "exl3" not in QUANTIZATION_METHODS:
+        from vllm_glm_exl3.config import Exl3Config
 
-    register_quantization_config("exl3")(Exl3Config)
+        register_quantization_config("exl3")(Exl3Config)
