@@ -2,7 +2,8 @@
 
     TORCH_CUDA_ARCH_LIST=12.1a MAX_JOBS=20 python build_ext.py exllamav3-1.6.5-py3-none-any.whl TARGET
 
-Writes TARGET/exllamav3_ext.so; a folder on PYTHONPATH (or site-packages) makes it importable. The wheel: `pip download exllamav3==1.6.5 --no-deps`.
+Writes TARGET/exllamav3_ext.so; a folder on PYTHONPATH (or site-packages) makes it importable.
+The wheel: `pip download exllamav3==1.6.5 --no-deps`.
 """
 
 import os

@@ -57,7 +57,9 @@ def read(folder: Path) -> Stored:
     headers = {file.name: _header(file) for file in sorted(folder.glob("*.safetensors"))}
     _check_index(folder / INDEX, headers)
     tensors = {short_name(name): entry["shape"] for header in headers.values() for name, entry in header.items()}
-    modules = {name.removesuffix(".trellis"): _module(name.removesuffix(".trellis"), tensors) for name in tensors if name.endswith(".trellis")}
+    modules = {
+        name.removesuffix(".trellis"): _module(name.removesuffix(".trellis"), tensors) for name in tensors if name.endswith(".trellis")
+    }
     return Stored(modules, frozenset(name for name in tensors if name.rpartition(".")[0] not in modules))
 
 
@@ -85,7 +87,9 @@ def _check_index(index: Path, headers: Mapping[str, Mapping[str, object]]) -> No
         raise UnknownPack(f"{index}: lists {len(missing)} files that are not there: {_some(missing)}")
     unlisted = sorted({name for header in headers.values() for name in header} - set(listed))
     if unlisted:
-        raise UnknownPack(f"{index}: does not list {len(unlisted)} tensors that are in the files, and vLLM would skip them: {_some(unlisted)}")
+        raise UnknownPack(
+            f"{index}: does not list {len(unlisted)} tensors that are in the files, and vLLM would skip them: {_some(unlisted)}"
+        )
 
 
 def _some(names: Iterable[str]) -> str:

@@ -82,7 +82,9 @@ class Exl3Config(QuantizationConfig):
         names = [f"{parent}.{part}".lstrip(".") for part in self.packed_modules_mapping.get(own, [own])]
         found = [self.stored.modules[name] for name in names if name in self.stored.modules]
         if found and len(found) != len(names):
-            raise UnknownPack(f"{prefix}: only some of {', '.join(names)} are in EXL3; vLLM joins them into one layer, so all or none must be")
+            raise UnknownPack(
+                f"{prefix}: only some of {', '.join(names)} are in EXL3; vLLM joins them into one layer, so all or none must be"
+            )
         return found
 
     def routed_bits(self, prefix: str, projection: str) -> int:
@@ -97,7 +99,9 @@ class Exl3Config(QuantizationConfig):
     def _stored_bits(self, prefix: str, projection: str) -> float:
         found = self.stored.routed_bits.get((prefix, projection), set()) if self.stored is not None else set()
         if len(found) != 1:
-            raise UnknownPack(f"{prefix}.{projection}: its experts are stored with {sorted(found) or 'no'} bits per weight; one K is needed")
+            raise UnknownPack(
+                f"{prefix}.{projection}: its experts are stored with {sorted(found) or 'no'} bits per weight; one K is needed"
+            )
         return next(iter(found))
 
 

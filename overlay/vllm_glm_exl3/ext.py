@@ -23,7 +23,9 @@ def load() -> ModuleType:
     try:
         ext = importlib.import_module("exllamav3_ext")
     except ImportError as absent:
-        raise NoPath(f"exllamav3_ext cannot be imported ({absent}); build it from exllamav3 1.6.5's sources for this torch and GPU") from absent
+        raise NoPath(
+            f"exllamav3_ext cannot be imported ({absent}); build it from exllamav3 1.6.5's sources for this torch and GPU"
+        ) from absent
     if lacking := [name for name in NEEDED if not hasattr(ext, name)]:
         raise NoPath(f"exllamav3_ext lacks {', '.join(lacking)}: it is not the build of exllamav3 1.6.5 that this plugin calls")
     return ext

@@ -91,6 +91,8 @@ class FairScheduler(AsyncScheduler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.max_num_scheduled_tokens: int
+        self.adaptive_long_prefill_threshold: bool
         self.fair_limits = Limits.read(os.environ)
         self.pace = Pace(self.fair_limits)
 

@@ -49,7 +49,7 @@ class Exl3LinearMethod(LinearMethodBase):
         def load(param: Tensor, loaded_weight: Tensor, shard_id: "str | int | None" = None) -> None:
             self._load(layer, kind, loaded_weight, _part(shard_id))
 
-        parameter.weight_loader = load  # type: ignore[attr-defined]
+        parameter.weight_loader = load
 
     def _load(self, layer: Any, kind: str, stored: Tensor, part: int) -> None:
         """Put one stored tensor into its place. Raises UnknownPack or BadSlice, naming it."""
@@ -64,7 +64,7 @@ class Exl3LinearMethod(LinearMethodBase):
 
     def _place(self, layer: Any, kind: str, part: int) -> Tensor:
         if kind == "suh":
-            return layer.suh.data[part]  # type: ignore[no-any-return]
+            return layer.suh.data[part]
         pieces = ops.split(layer.trellis.data, layer.svh.data, layer.suh.shape[1], layer.exl3_outs, self.bits)
         return pieces[part][0 if kind == "trellis" else 1]
 

@@ -26,7 +26,9 @@ class ExpertLoader:
     size: int
     seen: set[tuple[int, str, str]] = field(default_factory=set)
 
-    def __call__(self, param: Tensor, loaded_weight: Tensor, weight_name: str, shard_id: str, expert_id: int, return_success: bool = False) -> bool | None:
+    def __call__(
+        self, param: Tensor, loaded_weight: Tensor, weight_name: str, shard_id: str, expert_id: int, return_success: bool = False
+    ) -> bool | None:
         """vLLM's protocol: True if this rank holds the expert. Raises UnknownPack or BadSlice, naming the tensor."""
         kind = weight_name.rpartition("_")[2]
         name = f"{self.prefix}.{expert_id}.{SHARDS[shard_id]}.{kind}"

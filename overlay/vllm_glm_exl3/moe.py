@@ -40,14 +40,12 @@ class Exl3MoEMethod(FusedMoEMethodBase):
         parallel = self.moe.moe_parallel_config
         part_size(hidden_size, 1, f"{self.prefix} (hidden size)")
         part_size(intermediate_size_per_partition * parallel.tp_size, parallel.tp_size, f"{self.prefix} (intermediate size)")
-        loader = ExpertLoader(
-            self.prefix, num_experts, layer._map_global_expert_id_to_local_expert_id, parallel.tp_rank, parallel.tp_size
-        )
+        loader = ExpertLoader(self.prefix, num_experts, layer._map_global_expert_id_to_local_expert_id, parallel.tp_rank, parallel.tp_size)
         layer.exl3_loader = loader
         for name, shape, dtype in self._parameters(num_experts, hidden_size, intermediate_size_per_partition):
             parameter = torch.nn.Parameter(torch.zeros(shape, dtype=dtype), requires_grad=False)
             layer.register_parameter(name, parameter)
-            parameter.weight_loader = loader  # type: ignore[attr-defined]
+            parameter.weight_loader = loader
 
     def _check(self, layer: Any) -> None:
         activation = str(getattr(layer.activation, "value", layer.activation))

@@ -45,7 +45,7 @@ def scratch(device: torch.device, hidden: int, inner: int) -> Scratch:
 
 
 def run(x: Tensor, ids: Tensor, weights: Tensor, expert_map: Tensor | None, experts: Experts) -> Tensor:
-    """x fp16 [T, H], contiguous, ids and weights [T, k] -> fp32 [T, H], SLOTS pairs at a time. Pairs of other ranks' experts add nothing."""
+    """x fp16 [T, H], contiguous, ids and weights [T, k] -> fp32 [T, H], SLOTS pairs at a time. Other ranks' experts add nothing."""
     local = ids.long() if expert_map is None else routing.local_ids(ids, expert_map, experts.count).view(ids.shape)
     half = weights.to(torch.float16)
     out = torch.empty(x.shape, dtype=torch.float32, device=x.device)

@@ -72,6 +72,4 @@ def _gather(out: Tensor, tables: Tables, scratch: Tensor, start: Tensor, rows: i
     own = len(tables.count) - 1
     place = torch.empty_like(tables.order).scatter_(0, tables.order, torch.arange(len(tables.order), device=out.device))
     held = ((tables.count > 0) & (tables.count <= rows)).long()  # the others' slots were not written
-    ext.load().exl3_moe_gather(
-        out, scratch, tables.expert, place, start[:own], start[:own], held[:own], tables.weight.to(torch.float16)
-    )
+    ext.load().exl3_moe_gather(out, scratch, tables.expert, place, start[:own], start[:own], held[:own], tables.weight.to(torch.float16))

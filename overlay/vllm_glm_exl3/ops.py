@@ -1,7 +1,7 @@
 """The two operators, as torch custom ops with fake implementations: torch.compile(fullgraph=True) sees one opaque call each.
 
-    torch.ops.vllm_glm_exl3.moe     x [T, H] and its routing -> [T, H], this rank's share
-    torch.ops.vllm_glm_exl3.linear  x [..., in] -> [..., sum of the parts' out]
+torch.ops.vllm_glm_exl3.moe     x [T, H] and its routing -> [T, H], this rank's share
+torch.ops.vllm_glm_exl3.linear  x [..., in] -> [..., sum of the parts' out]
 """
 
 import torch
@@ -39,7 +39,9 @@ def _moe(
         return moe_coop.run(x.to(torch.float16).contiguous(), ids, weights, expert_map, experts).to(x.dtype)
     if path in ("fused", "sorted") and x.shape[0] > rows and torch.cuda.is_current_stream_capturing():
         pieces = zip(x.split(rows), ids.split(rows), weights.split(rows), strict=True)
-        return torch.cat([_sorted(part, routing.tables(i, w, expert_map, experts.count), experts, path, rows, exact) for part, i, w in pieces])
+        return torch.cat(
+            [_sorted(part, routing.tables(i, w, expert_map, experts.count), experts, path, rows, exact) for part, i, w in pieces]
+        )
     return _sorted(x, routing.tables(ids, weights, expert_map, experts.count), experts, path, rows, exact)
 
 

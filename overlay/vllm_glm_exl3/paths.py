@@ -3,14 +3,13 @@
 from vllm_glm_exl3 import ext, moe_fused
 from vllm_glm_exl3.errors import NoPath
 
-
 # The kernels cap silu(gate) at the limit, vLLM's SiluAndMulWithClamp caps gate: they differ by at most limit * sigmoid(-limit),
 # which is 1.5e-2 of 6 and 9e-5 of 12. Below this limit the difference would show.
 LEAST_LIMIT = 6.0
 
 
 def choose(wanted: str, codebook: int, limit: float, cuda: bool) -> str:
-    """"fused", "loop" or "torch" for `wanted` (also "auto"), a layer's codebook, swiglu limit and device. Raises NoPath, saying why.
+    """ "fused", "loop" or "torch" for `wanted` (also "auto"), a layer's codebook, swiglu limit and device. Raises NoPath, saying why.
 
     auto: on a GPU the fused kernels, or the loop where they cannot do a layer; elsewhere torch.
     """

@@ -55,8 +55,8 @@ def reference(x: Tensor, ids: Tensor, weights: Tensor, w13: tuple[Tensor, ...], 
     """fp32 [T, H], token by token, with weights written out."""
     out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
     for token, expert, weight in zip(*_pairs(ids, weights), strict=True):
-        gate, up = (codec.weight(*(stack[expert, half] for stack in w13), codec.MCG) for half in (0, 1))  # type: ignore[arg-type]
-        down = codec.weight(*(stack[expert] for stack in w2), codec.MCG)  # type: ignore[arg-type]
+        gate, up = (codec.weight(w13[0][expert, half], w13[1][expert, half], w13[2][expert, half], codec.MCG) for half in (0, 1))
+        down = codec.weight(w2[0][expert], w2[1][expert], w2[2][expert], codec.MCG)
         row = x[token].float()
         out[token] += weight * (swiglu(row @ gate, row @ up, LIMIT) @ down)
     return out
@@ -96,7 +96,7 @@ def main() -> int:
     if wrong := [path for path, error in found.items() if not error <= ALLOWED]:
         print(f"selfcheck: {', '.join(wrong)} differ from the reference by more than {ALLOWED:g}", file=sys.stderr)
         return 1
-    if device == "cuda" and not ext.available() and not os.environ.get("EXL3_MOE_PATH") == "torch":
+    if device == "cuda" and not ext.available() and os.environ.get("EXL3_MOE_PATH") != "torch":
         print(f"selfcheck: there is a GPU, and {_extension()}", file=sys.stderr)
         return 1
     return 0

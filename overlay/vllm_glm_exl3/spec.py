@@ -1,7 +1,7 @@
 """What a checkpoint's `quantization_config` declares, checked. Imports neither torch nor vllm.
 
-    {"quant_method": "exl3", "bits": 4, "codebook": "mcg", "scope": "routed_experts_only",
-     "layer_bits": {"3": 3, "4": {"gate_up_proj": 3, "down_proj": 4}}, "non_routed_quantization": {"quant_method": "fp8", ...}}
+{"quant_method": "exl3", "bits": 4, "codebook": "mcg", "scope": "routed_experts_only",
+ "layer_bits": {"3": 3, "4": {"gate_up_proj": 3, "down_proj": 4}}, "non_routed_quantization": {"quant_method": "fp8", ...}}
 """
 
 import re

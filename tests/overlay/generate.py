@@ -33,7 +33,16 @@ def main(folder: Path, ranks: int, extra: dict[str, object]) -> None:
     os.environ.update(engine_environment(ranks))
     from vllm import LLM, SamplingParams
 
-    llm = LLM(model=str(folder), tensor_parallel_size=ranks, dtype="float32", enforce_eager=True, max_model_len=128, max_num_seqs=4, seed=0, **extra)
+    llm = LLM(
+        model=str(folder),
+        tensor_parallel_size=ranks,
+        dtype="float32",
+        enforce_eager=True,
+        max_model_len=128,
+        max_num_seqs=4,
+        seed=0,
+        **extra,
+    )
     sampling = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True, logprobs=2)
     done = llm.generate([{"prompt_token_ids": ids} for ids in PROMPTS], sampling)
     print(json.dumps([answer(request.outputs[0]) for request in done]))

@@ -66,7 +66,17 @@ def routed(tokens: int, experts: int = EXPERTS, k: int = TOP_K, hidden: int = HI
 
 def moe(layer: Layer, routing_: tuple[Tensor, Tensor, Tensor], path: str, limit: float = 0.0, **how: Any) -> Tensor:
     x, ids, weights = routing_
-    more = how.get("expert_map"), *layer.w13, *layer.w2, layer.tables, layer.codebook, limit, path, how.get("rows", 128), how.get("exact", False)
+    more = (
+        how.get("expert_map"),
+        *layer.w13,
+        *layer.w2,
+        layer.tables,
+        layer.codebook,
+        limit,
+        path,
+        how.get("rows", 256),
+        how.get("exact", False),
+    )
     return torch.ops.vllm_glm_exl3.moe(x, ids, weights, *more)
 
 
@@ -133,7 +143,11 @@ def other_packs() -> Iterator[Check]:
                 given = routed(count, 16, 4, 1024)
                 wanted = moe(layer, (given[0].float(), *given[1:]), "torch")
                 for path in ("loop", "coop") if codebook == codec.INST3 else ("sorted", "loop", "coop"):
-                    yield f"moe {path} {name} K={bits} tokens={count}", relative(moe(layer, (given[0].float(), *given[1:]), path), wanted), ALLOWED
+                    yield (
+                        f"moe {path} {name} K={bits} tokens={count}",
+                        relative(moe(layer, (given[0].float(), *given[1:]), path), wanted),
+                        ALLOWED,
+                    )
 
 
 def crowded() -> Iterator[Check]:
@@ -263,7 +277,7 @@ def bare(layer: Layer, given: tuple[Tensor, Tensor, Tensor]) -> Callable[[], Non
 def decode_times(inner: int, bandwidth: float) -> list[dict[str, float]]:
     layers = [make_layer(inner) for _ in range(3)]  # three times the weights, so that they do not stay in the cache
     rows = []
-    for count in (1, 2, 4, 8, 16, 32):
+    for count in (1, 2, 4, 8, 16, 32, 48, 64):
         given = routed(count)
         row: dict[str, float] = {"inner": inner, "tokens": count, "active": len(given[1].unique())}
         work: dict[str, Callable[[Layer], object]] = {
@@ -287,10 +301,10 @@ def decode_times(inner: int, bandwidth: float) -> list[dict[str, float]]:
 def prefill_times(inner: int) -> list[dict[str, float]]:
     layer = make_layer(inner)
     rows = []
-    for count in (64, 128, 256, 512, 1024, 2048, 4096):
+    for count in (128, 512, 1024, 2048, 4096, 7168):
         given = routed(count)
         row: dict[str, float] = {"inner": inner, "tokens": count}
-        for size in (32, 64, 128, 256):
+        for size in (64, 128, 256, 512):
             row[f"fused_rows{size}_us"] = round(event_us(lambda s=size, g=given: moe(layer, g, "fused", rows=s), 5))
         row["loop_us"] = round(event_us(lambda g=given: moe(layer, g, "loop"), 5))
         rows.append(row)
@@ -299,7 +313,9 @@ def prefill_times(inner: int) -> list[dict[str, float]]:
 
 
 def environment() -> dict[str, object]:
-    driver = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True, check=True)
+    driver = subprocess.run(
+        ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True, check=True
+    )
     library = Path(str(ext.load().__file__))
     return {
         "device": driver.stdout.strip(),

@@ -55,12 +55,28 @@ def test_a_pack_that_is_what_it_says(stored: Write) -> None:
     ("declared", "extra", "said"),
     [
         ({**ROUTED, "bits": 3}, {}, r"layers\.1\.mlp\.experts\.0\.\w+: stored with 4 bits per weight, while the configuration says 3"),
-        ({**ROUTED, "layer_bits": {"1": {"down_proj": 5}}}, {}, r"down_proj: stored with 4 bits per weight, while the configuration says 5"),
+        (
+            {**ROUTED, "layer_bits": {"1": {"down_proj": 5}}},
+            {},
+            r"down_proj: stored with 4 bits per weight, while the configuration says 5",
+        ),
         ({**ROUTED, "codebook": "mul1"}, {}, r"stored with codebook mcg, while the configuration says mul1"),
-        (ROUTED, {"model.layers.0.self_attn.o_proj": 4}, r"routed experts only, but 1 other modules are stored in EXL3: layers\.0\.self_attn\.o_proj"),
+        (
+            ROUTED,
+            {"model.layers.0.self_attn.o_proj": 4},
+            r"routed experts only, but 1 other modules are stored in EXL3: layers\.0\.self_attn\.o_proj",
+        ),
         ({"bits": 4}, {"lm_head": 6}, r"a quantized lm_head is not supported"),
-        ({"bits": 4}, {"model.layers.0.linear_attn.o_proj": 4}, r"dense EXL3 is not supported for glm5_next: .*: layers\.0\.linear_attn\.o_proj"),
-        ({**ROUTED, "non_routed_quantization": {"quant_method": "fp8"}}, {}, r"non_routed_quantization says fp8, but no tensor of the files is an FP8 scale"),
+        (
+            {"bits": 4},
+            {"model.layers.0.linear_attn.o_proj": 4},
+            r"dense EXL3 is not supported for glm5_next: .*: layers\.0\.linear_attn\.o_proj",
+        ),
+        (
+            {**ROUTED, "non_routed_quantization": {"quant_method": "fp8"}},
+            {},
+            r"non_routed_quantization says fp8, but no tensor of the files is an FP8 scale",
+        ),
     ],
 )
 def test_contradictions(stored: Write, declared: dict[str, object], extra: dict[str, int], said: str) -> None:

@@ -42,7 +42,9 @@ def config(folder: Path | None, **declared: object) -> Exl3Config:
 
 def test_bits_are_read_from_the_files(folder: Path) -> None:
     made = config(folder)
-    assert [made.routed_bits(f"model.layers.1.mlp.experts{end}", part) for end, part in (("", "gate_up_proj"), (".routed_experts", "down_proj"))] == [3, 5]
+    assert [
+        made.routed_bits(f"model.layers.1.mlp.experts{end}", part) for end, part in (("", "gate_up_proj"), (".routed_experts", "down_proj"))
+    ] == [3, 5]
     with pytest.raises(UnknownPack, match=r"layers\.7\.mlp\.experts\.down_proj: its experts are stored with no bits per weight"):
         made.routed_bits("model.layers.7.mlp.experts", "down_proj")
 
@@ -60,7 +62,11 @@ def test_without_a_folder_the_declaration_must_do() -> None:
 def test_parts_of_a_joined_layer(folder: Path) -> None:
     made = config(folder)
     parts = made.linear_parts("model.layers.1.self_attn.qkv_proj")
-    assert [(part.bits, part.shape, part.codebook) for part in parts] == [(6, (128, 256), "mul1"), (4, (128, 128), "mcg"), (4, (128, 128), "mcg")]
+    assert [(part.bits, part.shape, part.codebook) for part in parts] == [
+        (6, (128, 256), "mul1"),
+        (4, (128, 128), "mcg"),
+        (4, (128, 128), "mcg"),
+    ]
     assert made.linear_parts("model.layers.1.self_attn.o_proj") == []
     with pytest.raises(UnknownPack, match=r"only some of layers\.2\.mlp\.gate_proj, layers\.2\.mlp\.up_proj are in EXL3"):
         made.linear_parts("model.layers.2.mlp.gate_up_proj")
@@ -72,7 +78,9 @@ def test_a_contradiction_stops_the_start(folder: Path) -> None:
 
 
 def test_composition() -> None:
-    made = config(None, bits=4, scope="routed_experts_only", non_routed_quantization={"quant_method": "fp8", "activation_scheme": "dynamic"})
+    made = config(
+        None, bits=4, scope="routed_experts_only", non_routed_quantization={"quant_method": "fp8", "activation_scheme": "dynamic"}
+    )
     assert made.non_routed is not None
     assert made.non_routed.get_name() == "fp8"
     asked: list[tuple[object, str]] = []

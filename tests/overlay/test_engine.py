@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("twins")
 
 
-@lru_cache(maxsize=None)
+@cache
 def twins(folder: Path, everything: bool) -> tuple[Path, Path]:
     return models.make_twins(folder / str(everything), everything)
 
@@ -46,7 +46,7 @@ def engine(model: Path, ranks: int = 1, **environment: str) -> "subprocess.Compl
     )  # fmt: skip
 
 
-@lru_cache(maxsize=None)
+@cache
 def answers(model: Path, ranks: int = 1) -> list[Answer]:
     done = engine(model, ranks)
     rows = [line for line in done.stdout.splitlines() if line.startswith("[{")]

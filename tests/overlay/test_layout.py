@@ -27,7 +27,9 @@ def test_second_of_two_parts() -> None:
 
 
 def test_not_whole_blocks() -> None:
-    with pytest.raises(BadSlice, match=r"layers\.0\.mlp\.experts\.3\.up_proj\.trellis of shape \[32, 16, 64\]: 256 does not divide into 4 parts"):
+    with pytest.raises(
+        BadSlice, match=r"layers\.0\.mlp\.experts\.3\.up_proj\.trellis of shape \[32, 16, 64\]: 256 does not divide into 4 parts"
+    ):
         take(TRELLIS, "trellis", Slice("out", 0, 4), "layers.0.mlp.experts.3.up_proj.trellis")
     assert part_size(768, 3, "w") == 256
     with pytest.raises(BadSlice, match="expert parallelism"):

@@ -40,7 +40,9 @@ def pack() -> dict[tuple[int, str], Weight]:
 Pack = dict[tuple[int, str], Weight]
 
 
-def load(pack: Pack, rank: int = 0, size: int = 1, experts: int = EXPERTS, local: Callable[[int], int] = every) -> tuple[Params, ExpertLoader]:
+def load(
+    pack: Pack, rank: int = 0, size: int = 1, experts: int = EXPERTS, local: Callable[[int], int] = every
+) -> tuple[Params, ExpertLoader]:
     params, loader = parameters(experts, INNER // size), ExpertLoader("layers.0.mlp.experts", experts, local, rank, size)
     for (expert, shard), weight in pack.items():
         for name, tensor in weight.stored("x").items():
@@ -80,7 +82,9 @@ def test_expert_parallel_ranks_hold_their_experts(pack: Pack) -> None:
 
 
 def test_a_part_that_cuts_a_block(pack: Pack) -> None:
-    with pytest.raises(BadSlice, match=r"layers\.0\.mlp\.experts\.0\.gate_proj\.trellis of shape \[16, 32, 64\]: 512 does not divide into 8 parts"):
+    with pytest.raises(
+        BadSlice, match=r"layers\.0\.mlp\.experts\.0\.gate_proj\.trellis of shape \[16, 32, 64\]: 512 does not divide into 8 parts"
+    ):
         load(pack, 0, 8)
 
 
@@ -98,7 +102,11 @@ def give(pack: Pack, tensor: Tensor, kind: str = "trellis") -> None:
 @pytest.mark.parametrize(
     ("kind", "tensor", "said"),
     [
-        ("trellis", torch.zeros(16, 32, 48, dtype=torch.int16), "experts.1.gate_proj.trellis: stored with 3 bits per weight, while the configuration says 4"),
+        (
+            "trellis",
+            torch.zeros(16, 32, 48, dtype=torch.int16),
+            "experts.1.gate_proj.trellis: stored with 3 bits per weight, while the configuration says 4",
+        ),
         ("trellis", torch.zeros(16, 32, 56, dtype=torch.int16), "experts.1.gate_proj.trellis: fractional K (3.5 bits per weight)"),
         ("trellis", torch.zeros(16, 16, 64, dtype=torch.int16), "experts.1.gate_proj.trellis: stored as torch.int16 [16, 16, 64]"),
         ("suh", torch.zeros(HIDDEN).bfloat16(), "experts.1.gate_proj.suh: stored as torch.bfloat16 [256]"),

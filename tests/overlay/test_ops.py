@@ -16,8 +16,17 @@ def layer() -> tuple[Tensor, ...]:
     def bits(*shape: int) -> Tensor:
         return torch.randint(-32768, 32768, shape, dtype=torch.int32).to(torch.int16)
 
-    gate_up = bits(EXPERTS, 2, HIDDEN // 16, INNER // 16, 48), (torch.randn(EXPERTS, 2, HIDDEN) * 0.05).half(), torch.randn(EXPERTS, 2, INNER).half()
-    return (*gate_up, bits(EXPERTS, INNER // 16, HIDDEN // 16, 80), (torch.randn(EXPERTS, INNER) * 0.05).half(), torch.randn(EXPERTS, HIDDEN).half())
+    gate_up = (
+        bits(EXPERTS, 2, HIDDEN // 16, INNER // 16, 48),
+        (torch.randn(EXPERTS, 2, HIDDEN) * 0.05).half(),
+        torch.randn(EXPERTS, 2, INNER).half(),
+    )
+    return (
+        *gate_up,
+        bits(EXPERTS, INNER // 16, HIDDEN // 16, 80),
+        (torch.randn(EXPERTS, INNER) * 0.05).half(),
+        torch.randn(EXPERTS, HIDDEN).half(),
+    )
 
 
 def routed(tokens: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -93,7 +102,9 @@ def test_the_graph_is_whole(layer: tuple[Tensor, ...]) -> None:
 def test_fake_implementations_fit(layer: tuple[Tensor, ...]) -> None:
     more = None, *layer, None, codec.MCG, 0.0, "torch", 128, False
     torch.library.opcheck(torch.ops.vllm_glm_exl3.moe.default, (*routed(3), *more), test_utils=("test_schema", "test_faketensor"))
-    torch.library.opcheck(torch.ops.vllm_glm_exl3.linear.default, joined(torch.randn(2, 3, HIDDEN)), test_utils=("test_schema", "test_faketensor"))
+    torch.library.opcheck(
+        torch.ops.vllm_glm_exl3.linear.default, joined(torch.randn(2, 3, HIDDEN)), test_utils=("test_schema", "test_faketensor")
+    )
 
 
 OUTS, BITS, BOOKS = [128, 256], [3, 4], [codec.MCG, codec.INST3]

@@ -10,13 +10,21 @@ def test_defaults_and_empty_values() -> None:
 
 
 def test_values() -> None:
-    assert settings.read({"EXL3_FUSED_MOE": "0", "EXL3_TEMP_ROWS_FUSED": "32", "EXL3_DETERMINISTIC": "1"}) == settings.Settings("loop", 32, True)
+    assert settings.read({"EXL3_FUSED_MOE": "0", "EXL3_TEMP_ROWS_FUSED": "32", "EXL3_DETERMINISTIC": "1"}) == settings.Settings(
+        "loop", 32, True
+    )
     assert settings.read({"EXL3_FUSED_MOE": "0", "EXL3_MOE_PATH": "torch"}).path == "torch"
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("EXL3_MOE_PATH", "fast"), ("EXL3_FUSED_MOE", "yes"), ("EXL3_TEMP_ROWS_FUSED", "0"), ("EXL3_TEMP_ROWS_FUSED", "-3"), ("EXL3_DETERMINISTIC", "2")],
+    [
+        ("EXL3_MOE_PATH", "fast"),
+        ("EXL3_FUSED_MOE", "yes"),
+        ("EXL3_TEMP_ROWS_FUSED", "0"),
+        ("EXL3_TEMP_ROWS_FUSED", "-3"),
+        ("EXL3_DETERMINISTIC", "2"),
+    ],
 )
 def test_other_values_are_refused(name: str, value: str) -> None:
     with pytest.raises(Exl3Error, match=f"{name}='{value}'"):
@@ -31,7 +39,11 @@ def test_path_without_a_gpu() -> None:
 
 def test_path_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ext, "load", lambda: None)
-    chosen = [(book, limit, paths.choose("auto", book, limit, True)) for book in (codec.MCG, codec.MUL1, codec.INST3) for limit in (0.0, 5.0, 10.0)]
+    chosen = [
+        (book, limit, paths.choose("auto", book, limit, True))
+        for book in (codec.MCG, codec.MUL1, codec.INST3)
+        for limit in (0.0, 5.0, 10.0)
+    ]
     loops = [(book, limit) for book, limit, path in chosen if path == "loop"]
     assert loops == [(codec.MCG, 5.0), (codec.MUL1, 5.0), (codec.INST3, 0.0), (codec.INST3, 5.0), (codec.INST3, 10.0)]
     assert {path for *_, path in chosen} == {"fused", "loop"}

@@ -12,7 +12,9 @@ def test_the_public_pack() -> None:
 
 
 def test_bits_per_layer_and_projection() -> None:
-    spec = Spec.parse({"bits": 4, "layer_bits": {"3": 3, "model.layers.4": {"gate_up_proj": 2, "down_proj": 5}, "layers.6": {"down_proj": 6}}})
+    spec = Spec.parse(
+        {"bits": 4, "layer_bits": {"3": 3, "model.layers.4": {"gate_up_proj": 2, "down_proj": 5}, "layers.6": {"down_proj": 6}}}
+    )
     asked = [(layer, part) for layer in (2, 3, 4, 6) for part in ("gate_up_proj", "down_proj")]
     assert [spec.routed_bits(f"language_model.model.layers.{layer}.mlp.experts", part) for layer, part in asked] == [4, 4, 3, 3, 2, 5, 4, 6]
 
@@ -33,6 +35,12 @@ def test_unknown_is_refused_by_name(config: dict[str, object], said: str) -> Non
 
 
 def test_names() -> None:
-    assert [layer_number(name) for name in ("7", "layers.7", "model.layers.7.mlp.experts", "visual.blocks.7", "model")] == [7, 7, 7, None, None]
+    assert [layer_number(name) for name in ("7", "layers.7", "model.layers.7.mlp.experts", "visual.blocks.7", "model")] == [
+        7,
+        7,
+        7,
+        None,
+        None,
+    ]
     assert short_name("language_model.model.layers.0.mlp") == short_name("model.language_model.layers.0.mlp") == "layers.0.mlp"
     assert short_name("model.visual.blocks.0.attn.qkv") == "visual.blocks.0.attn.qkv"
