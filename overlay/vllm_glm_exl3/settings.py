@@ -13,7 +13,7 @@ class Settings:
     """`path`: how experts run; `rows`: tokens per expert that the fused kernel takes; `deterministic`: sum in a fixed order."""
 
     path: str = "auto"
-    rows: int = 256
+    rows: int = 512
     deterministic: bool = False
 
 
@@ -27,7 +27,7 @@ def read(environment: "os._Environ[str] | dict[str, str]" = os.environ) -> Setti
     exact = _one_of("EXL3_DETERMINISTIC", environment.get("EXL3_DETERMINISTIC") or "0", ("0", "1"))
     if fused == "0" and path == "auto":
         path = "loop"
-    return Settings(path, _rows(environment.get("EXL3_TEMP_ROWS_FUSED") or "256"), exact == "1")
+    return Settings(path, _rows(environment.get("EXL3_TEMP_ROWS_FUSED") or "512"), exact == "1")
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:

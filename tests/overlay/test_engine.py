@@ -19,7 +19,7 @@ from tests.overlay import models
 pytest.importorskip("vllm")
 pytestmark = [pytest.mark.timeout(900)]
 
-NEAR = 1e-3  # of log-probabilities: fp32 in another order
+NEAR = 5e-5  # of log-probabilities: fp32 in another order (3e-6 seen)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from vllm_glm_exl3.errors import Exl3Error, NoPath
 
 
 def test_defaults_and_empty_values() -> None:
-    assert settings.read({}) == settings.read({"EXL3_MOE_PATH": "", "EXL3_TEMP_ROWS_FUSED": ""}) == settings.Settings("auto", 256, False)
+    assert settings.read({}) == settings.read({"EXL3_MOE_PATH": "", "EXL3_TEMP_ROWS_FUSED": ""}) == settings.Settings("auto", 512, False)
 
 
 def test_values() -> None:

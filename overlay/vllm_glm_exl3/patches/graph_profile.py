@@ -19,11 +19,11 @@ def wanted(environment: Mapping[str, str]) -> bool:
 
 
 def apply(environment: Mapping[str, str]) -> None:
-    import importlib
+    from vllm.v1.worker import gpu_model_runner as first
+    from vllm.v1.worker.gpu import model_runner as second
 
-    for module, expected in EXPECTED.items():
-        runner = importlib.import_module(module).GPUModelRunner
-        guard.replace(runner, "profile_cudagraph_memory", expected, SWITCH, unasked)
+    for module in (first, second):
+        guard.replace(module.GPUModelRunner, "profile_cudagraph_memory", EXPECTED[module.__name__], SWITCH, unasked)
 
 
 def unasked(original: Callable[[Any], int]) -> Callable[[Any], int]:
