@@ -43,3 +43,20 @@ def peers(session: nox.Session) -> None:
     """Our client and its peers (llama-benchy, guidellm, aiperf, vllm bench serve) on a server whose every send is known. Makes an
     environment for each under the user's cache folder (8 GB in all, once); vLLM's is that of the testbed session."""
     _python(session, "bench.peers", *(session.posargs or ["--out", "results/peers/peers.json"]))
+
+
+@nox.session
+def overlay(session: nox.Session) -> None:
+    """The vLLM plugin, in real vLLM on the CPU (made at the first run: 3.5 GB); its types first."""
+    _python(session, "mypy", "--config-file", "overlay/pyproject.toml", "overlay")
+    python = str(session.run(sys.executable, "-m", "tests.overlay.env", external=True, silent=True)).split()[-1]
+    # vLLM's imports warn; what the tests promise is checked by the tests
+    session.run(python, "-m", "pytest", "-W", "default", *(session.posargs or ["tests/overlay"]), external=True)
+
+
+@nox.session
+def gpu(session: nox.Session) -> None:
+    """The plugin's execution paths on this machine's CUDA device, with the python that has torch and exllamav3_ext; writes a receipt."""
+    python = session.posargs[0] if session.posargs else "python3"
+    receipt = session.posargs[1] if len(session.posargs) > 1 else "build/overlay-gpu.json"
+    session.run(python, "-m", "tests.overlay.gpu_checks", receipt, external=True, env={"PYTHONPATH": "overlay:."})

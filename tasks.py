@@ -9,9 +9,9 @@ from bench.why_slow import tasks as why_slow_tasks
 from cli import develop
 from cluster import tasks as cluster_tasks
 from cluster.budget import tasks as budget_tasks
-from cluster.weights import tasks as weights_tasks
-from cluster.images import tasks as image_tasks
 from cluster.doctor import tasks as doctor_tasks
+from cluster.images import tasks as image_tasks
+from cluster.weights import tasks as weights_tasks
 
 cli.adapt_invoke()
 

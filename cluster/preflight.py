@@ -22,7 +22,9 @@ def refuse(effective: Effective, facts: Mapping[str, Mapping[str, Any]]) -> None
 
 def all_problems(effective: Effective, facts: Mapping[str, Mapping[str, Any]]) -> list[LaunchError]:
     """Everything in the way of a launch, node by node, and what its images lack."""
-    return [error for role, seen in facts.items() for error in problems(role, seen)] + judge.problems(effective, judge.images(effective, facts))
+    return [error for role, seen in facts.items() for error in problems(role, seen)] + judge.problems(
+        effective, judge.images(effective, facts)
+    )
 
 
 def problems(role: str, seen: Mapping[str, Any]) -> list[LaunchError]:

@@ -17,7 +17,9 @@ PERMISSION = Kind("docker-permission", "error", "the login may not use docker wi
 ROOTLESS = Kind("docker-rootless", "warning", "rootless containers end with the user's last session unless it lingers", "B3")
 NO_RUNTIME = Kind("docker-no-gpu", "warning", "`--gpus all` fails without NVIDIA's container toolkit", "C8")
 IMAGE_MISSING = Kind("image-missing", "error", "there is nothing to start", "C1 C2", in_check=True)
-IMAGE_DIFFERS = Kind("image-differs", "error", "ranks of different builds hang or fail in the first collective", "C1 C2 A17 A22", in_check=True)
+IMAGE_DIFFERS = Kind(
+    "image-differs", "error", "ranks of different builds hang or fail in the first collective", "C1 C2 A17 A22", in_check=True
+)
 IMAGE_ARCH = Kind("image-architecture", "error", "a Spark is arm64", "C3")
 IMAGE_LAYERS = Kind("image-layers", "warning", "docker refuses to load an image with 125 or more layers", "C6", in_check=True)
 IMAGE_BAKED = Kind("image-baked-variables", "warning", "what the image sets wins wherever the settings are silent", "A11", in_check=True)

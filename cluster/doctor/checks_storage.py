@@ -25,7 +25,9 @@ OWNER = Kind("folder-owner", "warning", "a folder that a container made as root 
 CACHE_SHARED = Kind("cache-shared", "error", "two ranks that compile into one shared folder overwrite each other", "D11")
 WEIGHTS_SHARED = Kind("weights-shared", "info", "fine for reading; a lock file on it may wait for ever", "D5")
 WEIGHTS_MISSING = Kind("weights-missing", "error", "there is nothing to load", "D1 D3", in_check=True)
-WEIGHTS_INCOMPLETE = Kind("weights-incomplete", "error", "loading fails minutes into the start, on this node only", "D1 D2 D3 D6 A6", in_check=True)
+WEIGHTS_INCOMPLETE = Kind(
+    "weights-incomplete", "error", "loading fails minutes into the start, on this node only", "D1 D2 D3 D6 A6", in_check=True
+)
 HUB_LOCK = Kind("hub-lock-stale", "warning", "a download may wait for it for ever", "D5")
 HUB_HALF = Kind("hub-incomplete", "warning", "a download was interrupted there; the folder beside it may look complete", "D6 D3")
 

@@ -1,0 +1,40 @@
+"""An environment for these tests: pytest and the plugin of this checkout beside the testbed's real vLLM, which is left as it is.
+
+python -m tests.overlay.env        # make it if it is not there, print its Python
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.testbed import vllm_env
+
+ROOT = Path(__file__).resolve().parents[2]
+NEEDED = ("pytest", "pytest-timeout")
+
+
+def ensure(folder: Path = ROOT / "build/overlay-tests") -> Path:
+    """The environment's Python. Makes vLLM's environment first, if there is none (3 to 10 minutes)."""
+    python = folder / "bin/python"
+    stamp = folder / "finished"
+    if not stamp.exists():
+        vllm = vllm_env.ensure()
+        shutil.rmtree(folder, ignore_errors=True)
+        subprocess.run([str(vllm_env.BASE_PYTHON), "-m", "venv", str(folder)], check=True)
+        site = next(folder.glob("lib/python3*/site-packages"))
+        (site / "vllm.pth").write_text(f"{next(vllm.folder.glob('lib/python3*/site-packages'))}\n")
+        _pip(python, *NEEDED)
+        _pip(python, "--no-deps", "--editable", str(ROOT / "overlay"))
+        stamp.touch()
+    return python
+
+
+def _pip(python: Path, *words: str) -> None:
+    subprocess.run([str(python), "-m", "pip", "-q", "install", *words], check=True, env=dict(os.environ))
+
+
+if __name__ == "__main__":
+    print(ensure())
+    sys.exit()

@@ -1,0 +1,28 @@
+"""The plugin is a distribution of its own: it imports nothing of this repository, and exllamav3_ext through one door."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.test_layers import OURS, imports
+
+OVERLAY = Path(__file__).resolve().parents[2] / "overlay"
+FILES = sorted(OVERLAY.rglob("*.py"))
+LIGHT = ("__init__.py", "errors.py", "spec.py")  # imported by vLLM's every process, or before torch
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(OVERLAY)))
+def test_imports(path: Path) -> None:
+    found = set(imports(path.read_text()))
+    assert not found & OURS
+    assert "exllamav3_ext" not in found or path.name == "ext.py"
+    assert path.name not in LIGHT or path.parent.name == "patches" or not found & {"torch"}
+
+
+def test_distribution() -> None:
+    project = tomllib.loads((OVERLAY / "pyproject.toml").read_text())
+    assert project["project"]["dependencies"] == ["vllm==0.32.*"]
+    packages = {".".join(path.parent.relative_to(OVERLAY).parts) for path in OVERLAY.rglob("__init__.py")}
+    assert set(project["tool"]["setuptools"]["packages"]) == packages
+    assert project["project"]["entry-points"]["vllm.general_plugins"] == {"glm_exl3": "vllm_glm_exl3:register"}

@@ -1,0 +1,85 @@
+"""A long prompt beside a running answer: what vLLM's own scheduler does, and what FairScheduler makes of it."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("vllm")
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm_glm_exl3.fair import FairScheduler, Limits, Pace
+
+from tests.overlay import scheduling
+from tests.testbed import model
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return model.make(tmp_path_factory.mktemp("model"))
+
+
+def crowded(kind: type, folder: Path, monkeypatch: pytest.MonkeyPatch, **environment: str) -> scheduling.Bench:
+    """An answer has run for ten steps; then a prompt of 1200 tokens comes in; forty more steps."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    bench = scheduling.make(kind, folder)
+    if isinstance(bench.scheduler, FairScheduler):
+        bench.scheduler.pace.clock = lambda: bench.time
+    bench.add("answer", range(3, 35))
+    for _ in range(10):
+        bench.step()
+    bench.steps.clear()
+    bench.add("prompt", [5 + number % 400 for number in range(1200)])
+    for _ in range(40):
+        bench.step()
+    return bench
+
+
+def pieces(bench: scheduling.Bench) -> list[int]:
+    return [step.get("prompt", 0) for step in bench.steps]
+
+
+def test_without_it_the_prompt_fills_every_step(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = crowded(AsyncScheduler, folder, monkeypatch)
+    assert pieces(bench)[:5] == [255, 255, 255, 255, 180]
+
+
+def test_with_it_the_prompt_takes_its_share(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = crowded(FairScheduler, folder, monkeypatch, GLM53_FAIR_PREFILL_CHUNK="64", GLM53_FAIR_PREFILL_SHARE="0.3")
+    taken = pieces(bench)
+    assert max(taken) == 64
+    assert all(step["answer"] == 1 for step in bench.steps), "the answer runs in every step"
+    carried = [place for place, count in enumerate(taken) if count]
+    plain, extra = 0.05, 0.063  # seconds; 64 tokens are 63 more than one per request, and the first piece's cost is not known yet
+    between = carried[-1] - carried[3]
+    share = (len(carried) - 4) * extra / (between * plain + (len(carried) - 4) * extra)
+    assert 0.2 < share < 0.36
+    assert len(carried) >= 8
+
+
+def test_nothing_changes_while_no_answer_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLM53_FAIR_PREFILL_CHUNK", "64")
+    bench = scheduling.make(FairScheduler, folder)
+    bench.add("prompt", [5] * 700)
+    assert [bench.step()["prompt"] for _ in range(3)] == [256, 256, 188]
+    assert bench.scheduler.scheduler_config.long_prefill_token_threshold == 0
+    assert bench.scheduler.max_num_scheduled_tokens == 256
+
+
+def test_no_wait_is_longer_than_the_interval() -> None:
+    now = [0.0]
+    pace = Pace(Limits(share=0.01, interval_s=1.0), clock=lambda: now[0])
+    carried = []
+    for step in range(100):
+        if pace.step(mixing=step > 3):
+            carried.append(now[0])
+        now[0] += 0.1 if not pace.carried else 0.9
+    gaps = [later - earlier for earlier, later in itertools.pairwise(carried[4:])]
+    assert max(gaps) < 2.1
+
+
+@pytest.mark.parametrize(("name", "value"), [("CHUNK", "0"), ("SHARE", "1.5"), ("MAX_CHUNKS", "x"), ("MAX_INTERVAL_MS", "-1")])
+def test_other_values_are_refused(name: str, value: str) -> None:
+    with pytest.raises(ValueError, match=f"GLM53_FAIR_PREFILL_{name}='{value}'"):
+        Limits.read({f"GLM53_FAIR_PREFILL_{name}": value})
+    assert Limits.read({}) == Limits(256, 1, 0.3, 2.0)
