@@ -193,6 +193,6 @@ def test_up_says_and_refuses_before_any_node_is_asked(monkeypatch: pytest.Monkey
         assert done.returncode == 2, done.stderr
         assert "memory budget: does not fit" in done.stderr
         assert "needs 7.6 GiB of KV on each rank" in done.stderr
-        past = invoke(task, "--kit", "spark2", "--ignore-budget")
+        past = invoke(task, "--kit", "spark2", "--skip-budget")
         assert past.returncode == 1
         assert "needs 7.6 GiB" not in past.stderr

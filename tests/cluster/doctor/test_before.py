@@ -10,10 +10,11 @@ from cluster.errors import LaunchError
 from cluster.plan import plan_up, render
 from tests.cluster.doctor.changes import configured, logged_in, ported
 from tests.cluster.doctor.scenes import Change, Pair, changed
+from tests.cluster.images.samples import CLASSIC
 from tests.cluster.plans import effective
 
 FINE: dict[str, Any] = {
-    "docker_error": None, "image_present": True, "missing_paths": [], "unwritable": [], "free": {}, "foreign_container": False, "ports": {},
+    "docker_error": None, "image": CLASSIC, "missing_paths": [], "unwritable": [], "free": {}, "foreign_container": False, "ports": {},
 }  # fmt: skip
 
 
@@ -68,7 +69,7 @@ def test_a_look_that_failed_is_noted_only() -> None:
 
 @pytest.mark.parametrize(("kit", "doctor", "shown"), [("spark2", True, True), ("spark2", False, False), ("local", True, False)])
 def test_the_plan_shows_it(kit: str, doctor: bool, shown: bool) -> None:
-    text = render(plan_up(effective(kit), doctor=doctor))
+    text = render(plan_up(effective(kit, SKIP_DOCTOR="0" if doctor else "1")))
     assert ("doctor, at the same time\n   head     read the node's state; nothing is changed\n" in text) is shown
 
 
