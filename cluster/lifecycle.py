@@ -55,10 +55,11 @@ def _already_running(cluster: Cluster, probes: Mapping[str, Probe], token: str, 
 
 def _start(cluster: Cluster, token: str, say: Say) -> Mapping[str, Any]:
     boot, begin = secrets.token_hex(4), time.monotonic()
-    plan, wait = plan_up(cluster.effective, boot=boot), Wait(cluster, token, say)
+    plan = plan_up(cluster.effective, boot=boot)
     if cluster.effective.kit.engine == "llama":
         weights.fetch(weights.SMOLLM2, say)
-    ensure(cluster, say, wait.refresh)
+    ensure(cluster, say, Wait(cluster, token, say).refresh)
+    wait = Wait(cluster, token, say)
     wait.refresh(0)
     preflight.refuse(cluster.effective, cluster.nodes.stage(plan.stage("check")))
     try:
