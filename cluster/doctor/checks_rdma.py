@@ -109,7 +109,7 @@ def gids(facts: Facts, scene: Scene) -> Iterator[Finding]:
         same = len({*usable.values()}) == 1
         hint = f"nothing; to pin it: {own}={next(iter(usable.values()))}" if same else "nothing: no single index would be right"
         yield GID_AUTO.at(facts.role, f"no GID index is set; right would be {shown}", hint)
-    elif index is not None and len({*usable.values()}) > 1:
+    elif len({*usable.values()}) > 1:
         first = next(iter(usable))
         hint = f"leave {variable} empty; or a single rail: {scene.variable(facts.role, 'cx7_ib')}={first} and {own}={usable[first]}"
         yield GID_SPLIT.at(facts.role, f"{variable} is {index}; right are {shown}", hint)

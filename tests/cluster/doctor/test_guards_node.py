@@ -110,6 +110,13 @@ def test_a_boot_before_the_record_is_as_it_should_be() -> None:
     assert "node-restarted" not in found(lambda p: p.containers({"name": "/spark-lab-head", "record": OURS}))
 
 
+@pytest.mark.parametrize(("before_s", "restarted"), [(-30, False), (30, False), (90, True)])
+def test_a_record_of_about_the_boots_own_time_is_no_sign(before_s: float, restarted: bool) -> None:
+    """The node is up for 86400 s; the clocks are only known to a second or so."""
+    record = json.dumps({"kit": "spark2", "boot": "b0", "started_unix_s": time.time() - 86400 - before_s})
+    assert ("node-restarted" in found(lambda p: p.containers({"name": "/spark-lab-head", "record": record}))) is restarted
+
+
 def test_a_full_disk_matters_only_where_something_will_be_written() -> None:
     """The weights are complete: no 180 GiB are needed any more."""
     assert found(lambda p: p.folder("hf_home", free_bytes=0), lambda p: p.folder("docker", free_bytes=0)) == HEALTHY
