@@ -10,7 +10,7 @@ from bench.goodput import Arrival, Goodput, goodput
 from bench.groups import GroupMetrics, Lane, group
 from bench.interference import Interference, interference
 from bench.measure import measure
-from bench.proofs import CacheProof, Isolation, cache_proof, health, isolation, judge
+from bench.proofs import CacheProof, cache_proof, health, isolation, judge
 from bench.receipt import Payload, Run
 from bench.rounds import Round
 from bench.spread import spread
@@ -18,15 +18,12 @@ from bench.summarize import Summary, summarize, summarize_goodput, summarize_gro
 from bench.trace import Usage
 from bench.validity import failed_gates, invalid_reasons, notes
 
-_UNPROVEN = Isolation(idle=None, own_generation=None, own_prompt=None, held=None)
-
 
 def derived_run(run: Run, warm_up: Usage | None) -> Run:
-    """The run with metrics and proofs recomputed from its trace and counter readings. One of a round has no isolation of its own."""
+    """The run with metrics and proofs recomputed from its trace and counter readings; one of a round has no readings of its own."""
     metrics = measure(run.trace)
-    together = run.place is not None and run.place.round is not None
     proofs = {
-        "isolation": _UNPROVEN if together else isolation(run.before, run.after, metrics),
+        "isolation": isolation(run.before, run.after, metrics),
         "health": health(run.trace.text + run.trace.reasoning),
     }
     return run.model_copy(update={"metrics": metrics, **proofs, "cache": _cache(run.model_copy(update={"metrics": metrics}), warm_up)})

@@ -71,3 +71,9 @@ def test_arrivals_are_seeded_and_have_the_wanted_rate() -> None:
     # of exponential gaps, 1/e exceed the mean; of even ones none would, of uniform ones half
     assert sum(gap > mean for gap in gaps) / len(gaps) == pytest.approx(0.368, abs=0.03)
     assert dues[0] == 0.2
+
+
+def test_wall_time_begins_when_the_first_request_is_due() -> None:
+    later = [Arrival(5.0, lane(5.0, (0.5, 1), (1.0, 2))), Arrival(6.0, lane(6.0, (0.5, 1), (1.0, 2)))]
+    found = goodput(later, SLO)
+    assert (found.wall_s, found.goodput_req_s) == (2.0, 1.0)

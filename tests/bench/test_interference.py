@@ -33,3 +33,9 @@ def test_a_newcomer_that_got_nothing() -> None:
     found = interference(INCUMBENTS, lane(4.0), alone_ttft_s=1.0)
     assert (found.during_tok_s, found.after_tok_s, found.worst_gap_s, found.newcomer_ttft_s) == (None, None, None, None)
     assert found.before_tok_s == 2.0
+
+
+def test_a_longer_silence_at_another_time_is_not_the_newcomers() -> None:
+    uneven = lane(0.0, (1.0, 1), (6.0, 2), (7.0, 3), (9.0, 4), (10.0, 5))  # 5 s of silence, but before
+    found = interference([uneven], lane(7.5, (1.0, 1)), alone_ttft_s=None)
+    assert found.worst_gap_s == 2.0

@@ -32,6 +32,17 @@ def test_isolation(before: Counters | None, after: Counters | None, held: bool |
     assert isolation(before, after, OWN).held is held
 
 
+def test_a_round_owns_the_tokens_of_all_its_requests() -> None:
+    assert isolation(reading(100, 1000), reading(110, 1060), OWN, OWN).held is True
+    assert isolation(reading(100, 1000), reading(105, 1030), OWN, OWN).held is False
+
+
+def test_a_request_that_states_no_tokens_leaves_its_round_unproven_and_not_accused() -> None:
+    silent = OWN.model_copy(update={"n_tokens": None, "prompt_tokens": None})
+    found = isolation(reading(100, 1000), reading(110, 1060), OWN, silent)
+    assert (found.own_generation, found.own_prompt, found.held) == (None, None, True)  # idle is all that could be checked
+
+
 @pytest.mark.parametrize(
     ("text", "fault"),
     [

@@ -10,7 +10,7 @@ from bench.check import check
 from bench.derive import derived
 from bench.errors import InvalidMeasurement
 from bench.hygiene import Hygiene
-from bench.receipt import Payload, seal, write
+from bench.receipt import Payload, Run, seal, write
 from bench.rounds import Place
 from tests.bench.rounds_sample import grouped, lane_run, reading
 from tests.bench.samples import sample
@@ -104,6 +104,25 @@ def test_old_receipts_know_no_rule_about_natural_ends() -> None:
     old = payload.protocol.model_copy(update={"natural_end": None})
     found = replaced(payload.model_copy(update={"protocol": old}), 0, finish_reason="stop")
     assert found.valid
+
+
+def test_a_newcomer_is_compared_with_the_one_that_ran_alone_just_before() -> None:
+    def alone(index: int, first_s: float) -> Run:
+        run = lane_run(index, 0, 2, 0.0, (first_s, first_s + 9))
+        return run.model_copy(update={"place": Place(role="newcomer alone", lane=2)})
+
+    def round(first: int, number: int) -> list[Run]:
+        incumbent = lane_run(first, number, 0, 0.0, (1.0, 2.0, 3.0, 4.0, 9.0), role="incumbent")
+        return [incumbent, lane_run(first + 1, number, 1, 3.0, (4.0, 5.0), role="newcomer")]
+
+    runs = [alone(0, 2.0), *round(1, 0), alone(3, 0.5), *round(4, 1)]
+    found = derived(grouped().model_copy(update={"runs": tuple(runs)}))
+    slower = [one.interference.newcomer_slowdown for one in found.rounds if one.interference]
+    assert slower == [2.0, 8.0]  # 4 s against 2, and against 0.5
+    assert found.summary.mixed is not None
+    assert found.summary.mixed.newcomer_slowdown is not None
+    assert found.summary.mixed.newcomer_slowdown.median == 5.0
+    assert found.rounds[0].group is None
 
 
 def test_a_request_sent_late_was_not_sent_when_due() -> None:
