@@ -17,13 +17,16 @@ def _say(text: str) -> None:
 
 
 def _effective(kit: str | None) -> Any:
-    """The settings, checked against every constraint. Touches nothing."""
+    """The settings, checked against every constraint and the memory budget. Touches nothing."""
     from cluster import constraints
+    from cluster.budget import fit
 
     effective = load({"kit": kit})
     for note in (*effective.notes, *constraints.warnings(effective)):
         _say(f"note: {note}")
     constraints.check(effective)
+    for line in fit.said(effective):
+        _say(line)
     return effective
 
 
@@ -34,22 +37,8 @@ def _print_json(value: Any) -> None:
 _KIT = {"kit": "a name from kits/ (default: KIT; spark2 where .env names a WORKER_IP; else local)"}
 
 
-def _budgeted(effective: Any, ignore: bool) -> None:
-    """Say what the memory budget says. Raises BadSettings when the engine could not start with it, unless `ignore`."""
-    from cluster.budget import fit
-
-    line = fit.summary(fit.budget(effective))
-    if line:
-        _say(line)
-    if not ignore:
-        fit.refuse(effective)
-
-
-_BUDGET = {"ignore-budget": "start although the memory budget says that the KV pool is too small"}
-
-
-@cli.task(help={**_KIT, **_BUDGET, "json": "print the run record as JSON", "dry": "print the plan, touch nothing"})
-def up(ctx: Any, kit: str | None = None, json: bool = False, dry: bool = False, ignore_budget: bool = False) -> None:
+@cli.task(help={**_KIT, "json": "print the run record as JSON", "dry": "print the plan, touch nothing"})
+def up(ctx: Any, kit: str | None = None, json: bool = False, dry: bool = False) -> None:
     """Launch the kit and wait until it is ready. Running with the same settings: says so."""
     from cluster import lifecycle, session
 
@@ -58,7 +47,6 @@ def up(ctx: Any, kit: str | None = None, json: bool = False, dry: bool = False, 
         return
     effective = _effective(kit)
     _say(f"kit {effective.kit.name}: {effective.kit.summary}")
-    _budgeted(effective, ignore_budget)
     with session.opened(effective) as cluster:
         record = lifecycle.up(cluster, _say)
     if json:
@@ -77,17 +65,15 @@ def down(ctx: Any, kit: str | None = None, dry: bool = False) -> None:
         lifecycle.down(cluster, _say)
 
 
-@cli.task(help={**_KIT, **_BUDGET})
-def restart(ctx: Any, kit: str | None = None, ignore_budget: bool = False) -> None:
+@cli.task(help=_KIT)
+def restart(ctx: Any, kit: str | None = None) -> None:
     """Validate the settings, then stop and start."""
     from cluster import lifecycle, session
 
     if ctx.config.run.dry:
         _print_plan("up", _effective(kit), False)
         return
-    effective = _effective(kit)
-    _budgeted(effective, ignore_budget)
-    with session.opened(effective) as cluster:
+    with session.opened(_effective(kit)) as cluster:
         lifecycle.restart(cluster, _say)
 
 

@@ -185,7 +185,7 @@ def longest(effective: Effective, pool: float) -> int:
 def refuse(effective: Effective) -> None:
     """Raise BadSettings when the KV pool is short by more than the figures' uncertainty: that never boots, and takes minutes to say so.
 
-    What the constraints refuse already is theirs to say.
+    What the constraints refuse already is theirs to say. Who knows better than the figures gives KV_CACHE_MEMORY_BYTES.
     """
     made = budget(effective)
     if made.lines and not made.known and made.spare_kv < -f.UNCERTAINTY_GIB:
@@ -196,9 +196,11 @@ def refuse(effective: Effective) -> None:
         raise BadSettings(what, hint="; or ".join(advice.partition(":")[0] for advice in made.advice) + "; invoke budget shows the sum")
 
 
-def summary(made: Budget) -> str:
-    """One line for `up`."""
+def said(effective: Effective) -> list[str]:
+    """What a launch says of the budget: one line, none for kits without figures. Raises BadSettings, see refuse."""
+    made = budget(effective)
+    refuse(effective)
     if made.fits is None:
-        return ""
+        return []
     kv = f"KV pool {made.pool:.1f} GiB for requests of {made.request:.1f}"
-    return f"memory budget: {made.verdict}; {kv} (spare {made.spare_kv:+.1f}), node spare {made.spare_node:+.1f} GiB"
+    return [f"memory budget: {made.verdict}; {kv} (spare {made.spare_kv:+.1f}), node spare {made.spare_node:+.1f} GiB"]

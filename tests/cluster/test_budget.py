@@ -120,7 +120,7 @@ def test_kits_without_figures() -> None:
         found = made(kit)
         assert (found.fits, found.verdict, found.lines) == (None, "no figures", ())
         fit.refuse(launch(kit))
-        assert fit.summary(found) == ""
+        assert fit.said(launch(kit)) == []
 
 
 def test_every_figure_has_a_source() -> None:
@@ -185,14 +185,14 @@ def test_the_task() -> None:
 
 def test_up_says_and_refuses_before_any_node_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """The addresses lead nowhere (TEST-NET), so anything but a refusal before connecting would take seconds and fail otherwise."""
-    for name, value in {"HEAD_IP": "192.0.2.1", "WORKER_IP": "192.0.2.2", "VLLM_API_KEY": "x", "KV_CACHE_MEMORY_BYTES": ""}.items():
+    for name, value in {"HEAD_IP": "192.0.2.1", "WORKER_IP": "192.0.2.2", "VLLM_API_KEY": "x", "GPU_MEM_UTIL": "0.75"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("GPU_MEM_UTIL", "0.75")
-    for task in ("up", "restart"):
+    fine = invoke("plan", "--kit", "spark2")
+    assert fine.returncode == 0
+    assert "memory budget: fits; KV pool 11.0 GiB for requests of 7.6 (spare +3.4), node spare +8.7 GiB" in fine.stderr
+    monkeypatch.setenv("KV_CACHE_MEMORY_BYTES", "")
+    for task in ("up", "restart", "plan"):
         done = invoke(task, "--kit", "spark2")
         assert done.returncode == 2, done.stderr
-        assert "memory budget: does not fit" in done.stderr
         assert "needs 7.6 GiB of KV on each rank" in done.stderr
-        past = invoke(task, "--kit", "spark2", "--ignore-budget")
-        assert past.returncode == 1
-        assert "needs 7.6 GiB" not in past.stderr
+        assert "KV_CACHE_MEMORY_BYTES=11811160064 (11 GiB)" in done.stderr
