@@ -18,13 +18,16 @@ def _say(text: str) -> None:
 
 
 def _effective(kit: str | None, **flags: str | None) -> Any:
-    """The settings, checked against every constraint. Touches nothing."""
+    """The settings, checked against every constraint and the memory budget. Touches nothing."""
     from cluster import constraints
+    from cluster.budget import fit
 
     effective = load({"kit": kit, **flags})
     for note in (*effective.notes, *constraints.warnings(effective)):
         _say(f"note: {note}")
     constraints.check(effective)
+    for line in fit.said(effective):
+        _say(line)
     return effective
 
 
@@ -46,7 +49,6 @@ class StartFlags:
     skip_sync: bool = cli.flag("do not bring the workers' weights to the head's", False)
     skip_pull: bool = cli.flag("leave images alone; refuse where they are missing or differ", False)
     skip_doctor: bool = cli.flag("start although doctor finds an error (kits of several nodes)", False)
-    skip_budget: bool = cli.flag("start although the memory budget says that the KV pool is too small", False)
 
     def effective(self) -> Any:
         """The checked settings with these flags. Touches nothing."""
@@ -64,18 +66,12 @@ def up(ctx: Any, flags: StartFlags) -> None:
 
 def _launch(ctx: Any, flags: StartFlags, how: Callable[..., Any]) -> None:
     from cluster import session
-    from cluster.budget import fit
 
     effective = flags.effective()
     if flags.dry or ctx.config.run.dry:
         _print_plan("up", effective, flags.json)
         return
     _say(f"kit {effective.kit.name}: {effective.kit.summary}")
-    line = fit.summary(fit.budget(effective))
-    if line:
-        _say(line)
-    if not effective.settings.skip_budget:
-        fit.refuse(effective)
     with session.opened(effective) as cluster:
         record = how(cluster, _say)
     if flags.json:

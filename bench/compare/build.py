@@ -15,9 +15,9 @@ from bench.compare.gates import changed_settings, unlike
 from bench.compare.load import boots, key, primary, side_figures
 from bench.compare.model import ArmFacts, Comparison, ControlResult, Sealed
 from bench.compare.verdict import Pair, Rules
-from bench.errors import InvalidMeasurement
+from bench.errors import BadRequest, InvalidMeasurement
 from bench.provenance import tool
-from bench.receipt import Receipt, seal_of
+from bench.receipt import Receipt, seal_of, shown
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,11 @@ class Question:
 
 def of_plan(campaign: Campaign, receipts: Sequence[Receipt], differs: tuple[str, ...] = ()) -> Question:
     """The question that a plan asks. Before the last slot is filled the answer is descriptive: looking early and stopping when it
-    pleases would break the test's level. Raises InvalidMeasurement for a receipt older than the plan."""
+    pleases would break the test's level. Raises InvalidMeasurement for a receipt older than the plan, BadRequest when an arm has none yet.
+    """
     plan, now = campaign.plan, state(campaign)
+    if not set(plan.pair) <= {r.arm for r in receipts}:
+        raise BadRequest(f"plan {plan.id}: not every arm has a finished slot yet\ntry: invoke bench-run {shown(campaign.folder)}")
     early = [receipt.id for receipt in receipts if receipt.created_utc < plan.created_utc]
     if early:
         raise InvalidMeasurement(f"receipt {early[0]}: field created_utc: is before its plan was made")

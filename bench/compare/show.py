@@ -24,7 +24,7 @@ def _settings(settings: dict[str, str | int | float | bool | None]) -> str:
 
 
 def _table(endpoints: Sequence[EndpointResult]) -> list[str]:
-    head = ["endpoint", "figure", "A", "B", "boots", "change", "interval", "p", "verdict"]
+    head = ["endpoint", "figure", "A", "B", "boots", "change", "interval", "p (Holm)", "verdict"]
     rows = [head, *(_row(endpoint) for endpoint in endpoints)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -1,6 +1,7 @@
-"""The constants of the memory budget, each with its source. GiB per rank unless named otherwise; none was measured by us.
+"""The constants of the memory budget, each with its source. GiB per rank unless named otherwise.
 
-Sources in short: recipe: the public recipe's reference and launcher at commit 98cf18fe (2026-09-30); its issues by number.
+Those of the Sparks are published ones, none was measured by us: recipe: the public recipe's reference and launcher at commit
+98cf18fe (2026-09-30); its issues by number. Those of the local kit were measured on this project's machine.
 """
 
 from __future__ import annotations
@@ -50,3 +51,9 @@ UNCERTAINTY_GIB = 1.3
 
 # What a person should keep GPU_MEM_UTIL under, by number of ranks (constraints two-memory, three-memory, four-memory).
 UTIL_CEILING = {2: 0.85, 3: 0.80, 4: 0.75}
+
+# The local kit: SmolLM2-135M-Instruct in Q4_1. Resident memory was 198,368 KiB with a context of 2048, 336,656 with 8192, 521,052 with
+# two of 8192 (2026-11-29): 23,048 bytes a token, where 30 layers x 3 KV heads x 64 x (key, value) x 2 bytes are 23,040.
+LOCAL_WEIGHTS = Figure(98_362_432 / (1 << 30), "measured", "size of the model file")
+LOCAL_PROCESS = Figure(0.054, "measured", "resident memory less weights and KV, context 2048")
+LOCAL_KV_BYTES_PER_TOKEN = 30 * 3 * 64 * 2 * 2

@@ -33,7 +33,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Budget:
-    """A rank's memory. GiB throughout.
+    """A rank's memory. GiB throughout. total: of the node, None for a machine that is not of a known kind.
 
     pool: KV cache; request: what one request of MAX_MODEL_LEN needs of it, at least; per_token_bytes: growth of a request.
     spare_kv = pool - request; spare_node: total less all lines that stay. known: the memory constraints that refuse these settings.
@@ -41,7 +41,7 @@ class Budget:
 
     kit: str
     ranks: int
-    total: float
+    total: float | None
     lines: tuple[Line, ...]
     pool: float
     request: float
@@ -54,8 +54,14 @@ class Budget:
         return self.pool - self.request
 
     @property
+    def needed(self) -> float:
+        """What stays taken once the server is ready."""
+        return sum(line.gib for line in self.lines if line.part != "load")
+
+    @property
     def spare_node(self) -> float:
-        return self.total - sum(line.gib for line in self.lines if line.part != "load")
+        """What is left of the node; without end where its size is not known."""
+        return math.inf if self.total is None else self.total - self.needed
 
     @property
     def at_once(self) -> float:
@@ -72,7 +78,7 @@ class Budget:
             return "does not fit"
         if self.spare_node < f.LEAST_FREE.gib:
             return "at risk"
-        return "tight" if self.spare_kv < f.UNCERTAINTY_GIB else "fits"
+        return "tight" if self.total is not None and self.spare_kv < f.UNCERTAINTY_GIB else "fits"
 
     @property
     def fits(self) -> bool | None:
@@ -89,14 +95,29 @@ def budget(effective: Effective) -> Budget:
 def _sums(effective: Effective) -> Budget:
     kit, ranks = effective.kit, len(effective.kit.nodes)
     known = tuple(f"{rule.id}: {what}" for rule, what in broken(effective, MEMORY)) if kit.hardware == "gb10" else ()
+    if kit.engine == "llama":
+        return _local(effective)
     if kit.hardware != "gb10" or ranks not in f.WEIGHTS:
-        return Budget(kit.name, ranks, 0, (), 0, 0, 0, known, ())
+        return Budget(kit.name, ranks, None, (), 0, 0, 0, known, ())
     engine = _engine(effective)
     pool = _pool(effective, engine)
     per_token = f.KV_COMPACT_PER_MILLION if _compact(effective) else f.KV_PER_MILLION
     lines = (*engine, Line("kv", *_pool_words(effective, pool)), Line("host", "host side, at its peak", f.HOST.gib, f.HOST.source))
     bytes_each = round(per_token.gib * GIB / 1e6)
     return Budget(kit.name, ranks, f.TOTAL.gib, lines, pool, least_request_gib(effective), bytes_each, known, ())
+
+
+def _local(effective: Effective) -> Budget:
+    """The local kit: the pool is made for MAX_NUM_SEQS requests of full length; the machine's own size is not looked at."""
+    s = effective.settings
+    request = s.max_model_len * f.LOCAL_KV_BYTES_PER_TOKEN / GIB
+    pool = request * s.max_num_seqs
+    lines = (
+        Line("engine", "weights", f.LOCAL_WEIGHTS.gib, f.LOCAL_WEIGHTS.source),
+        Line("engine", "process and buffers", f.LOCAL_PROCESS.gib, f.LOCAL_PROCESS.source),
+        Line("kv", "KV pool", pool, f"MAX_NUM_SEQS {s.max_num_seqs} x MAX_MODEL_LEN {s.max_model_len}"),
+    )
+    return Budget(effective.kit.name, 1, None, lines, pool, request, f.LOCAL_KV_BYTES_PER_TOKEN, (), ())
 
 
 def _compact(effective: Effective) -> bool:
@@ -152,8 +173,8 @@ def _knobs(effective: Effective, now: Budget) -> list[tuple[str, dict[str, Any]]
     s, ranks = effective.settings, now.ranks
     held = sum(line.gib for line in now.lines if line.part in ("engine", "load"))
     # round() first: 0.85 must not become 0.86 by its last bit
-    share = math.ceil(round((held + now.request) / now.total * 100, 6)) / 100
-    down = min(math.floor(round((now.total - f.HOST.gib - f.LEAST_FREE.gib) / now.total * 100, 6)) / 100, f.UTIL_CEILING[ranks])
+    share = math.ceil(round((held + now.request) / f.TOTAL.gib * 100, 6)) / 100
+    down = min(math.floor(round((f.TOTAL.gib - f.HOST.gib - f.LEAST_FREE.gib) / f.TOTAL.gib * 100, 6)) / 100, f.UTIL_CEILING[ranks])
     knobs: list[tuple[str, dict[str, Any]]] = []
     if s.spec_method == "dflash" and s.glm53_draft_kv_compact == 0 and ranks == 2:
         knobs.append(("GLM53_DRAFT_KV_COMPACT=1", {"glm53_draft_kv_compact": 1}))
@@ -185,7 +206,7 @@ def longest(effective: Effective, pool: float) -> int:
 def refuse(effective: Effective) -> None:
     """Raise BadSettings when the KV pool is short by more than the figures' uncertainty: that never boots, and takes minutes to say so.
 
-    What the constraints refuse already is theirs to say.
+    What the constraints refuse already is theirs to say. Who knows better than the figures gives KV_CACHE_MEMORY_BYTES.
     """
     made = budget(effective)
     if made.lines and not made.known and made.spare_kv < -f.UNCERTAINTY_GIB:
@@ -196,9 +217,11 @@ def refuse(effective: Effective) -> None:
         raise BadSettings(what, hint="; or ".join(advice.partition(":")[0] for advice in made.advice) + "; invoke budget shows the sum")
 
 
-def summary(made: Budget) -> str:
-    """One line for `up`."""
-    if made.fits is None:
-        return ""
+def said(effective: Effective) -> list[str]:
+    """What a launch says of the budget: one line for kits of Sparks. Raises BadSettings, see refuse."""
+    made = budget(effective)
+    refuse(effective)
+    if made.total is None:
+        return []
     kv = f"KV pool {made.pool:.1f} GiB for requests of {made.request:.1f}"
-    return f"memory budget: {made.verdict}; {kv} (spare {made.spare_kv:+.1f}), node spare {made.spare_node:+.1f} GiB"
+    return [f"memory budget: {made.verdict}; {kv} (spare {made.spare_kv:+.1f}), node spare {made.spare_node:+.1f} GiB"]

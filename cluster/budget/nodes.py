@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from cluster.budget import figures as f
+from cluster.budget.fit import budget
 from cluster.constraint_model import GIB
 from cluster.settings import Effective
 
@@ -27,10 +29,26 @@ def problems(effective: Effective, meminfo: Mapping[str, Mapping[str, int]]) -> 
 
     Readings as /proc/meminfo names them (MemAvailable, MemFree), and CudaFree where a process asked CUDA. Absent ones are not judged.
     """
+    gib = {role: {name: value / GIB for name, value in seen.items()} for role, seen in meminfo.items()}
+    if effective.kit.engine == "llama":
+        return [problem for role, seen in gib.items() for problem in _of_machine(role, budget(effective).needed, seen)]
     if effective.kit.hardware != "gb10":
         return []
     need = effective.settings.gpu_mem_util * f.TOTAL.gib
-    return [problem for role, seen in meminfo.items() for problem in _of_node(role, need, {k: v / GIB for k, v in seen.items()})]
+    return [problem for role, seen in gib.items() for problem in _of_node(role, need, seen)]
+
+
+def _of_machine(role: str, need: float, gib: Mapping[str, float]) -> list[Problem]:
+    free = gib.get("MemAvailable")
+    if free is None or free >= need:
+        return []
+    what = f"the server needs {need:.2f} GiB, {free:.2f} GiB are available"
+    return [Problem("error", role, what, "a smaller MAX_MODEL_LEN or MAX_NUM_SEQS, or stop what else uses memory: free -g")]
+
+
+def meminfo_bytes(text: str) -> dict[str, int]:
+    """The lines of /proc/meminfo that are sizes, in bytes."""
+    return {name: int(count) * 1024 for name, count in re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)}
 
 
 def _of_node(role: str, need: float, gib: Mapping[str, float]) -> list[Problem]:

@@ -116,11 +116,26 @@ def test_graphs_and_eager() -> None:
 
 
 def test_kits_without_figures() -> None:
-    for kit in ("local", "twin"):
-        found = made(kit)
-        assert (found.fits, found.verdict, found.lines) == (None, "no figures", ())
-        fit.refuse(launch(kit))
-        assert fit.summary(found) == ""
+    found = made("twin")
+    assert (found.fits, found.verdict, found.lines) == (None, "no figures", ())
+    assert fit.said(launch("twin")) == []
+
+
+@pytest.mark.parametrize(("length", "lanes", "resident_kib"), [(2048, 1, 198_368), (8192, 1, 336_656), (8192, 2, 521_052)])
+def test_the_local_kit_as_measured(length: int, lanes: int, resident_kib: int) -> None:
+    found = made("local", max_model_len=length, max_num_seqs=lanes)
+    assert found.needed * GIB / 1024 == pytest.approx(resident_kib, rel=0.01)
+    assert (found.fits, found.at_once) == (True, lanes)
+    assert fit.said(launch("local")) == []
+
+
+def test_a_laptop_that_is_full() -> None:
+    wanted = launch("local", max_num_seqs=8)  # 8 x 8192 x 23,040 bytes = 1.41 GiB, weights 0.09, process 0.05
+    assert nodes.problems(wanted, {"local": gib(MemAvailable=1.6)}) == []
+    (full,) = nodes.problems(wanted, {"local": gib(MemAvailable=1.5)})
+    assert (full.level, "needs 1.55 GiB, 1.50 GiB are available" in full.what) == ("error", True)
+    assert nodes.problems(wanted, {"local": {}}) == []
+    assert nodes.meminfo_bytes("MemTotal:  2 kB\nHugePages_Total:   0\nMemAvailable:    1 kB\n") == {"MemTotal": 2048, "MemAvailable": 1024}
 
 
 def test_every_figure_has_a_source() -> None:
@@ -166,7 +181,7 @@ def test_page_cache_that_counts_as_used() -> None:
 
 def test_what_is_not_known_is_not_judged() -> None:
     assert nodes.problems(launch(), {"head": {}, "worker": gib(MemFree=200)}) == []
-    assert nodes.problems(launch("local"), {"local": gib(MemAvailable=1)}) == []
+    assert nodes.problems(launch("twin"), {"head": gib(MemAvailable=0)}) == []
 
 
 def invoke(*words: str) -> subprocess.CompletedProcess[str]:
@@ -180,19 +195,24 @@ def test_the_task() -> None:
     assert "11.00  KV pool (reserved)       KV_CACHE_MEMORY_BYTES (kit spark2)" in done.stdout
     plain = json.loads(invoke("budget", "--kit", "spark4", "--json").stdout)
     assert (plain["fits"], plain["verdict"], plain["ranks"]) == (True, "fits", 4)
-    assert invoke("budget", "--kit", "local").stdout == "kit local: no memory figures are known for its model\n"
+    local = invoke("budget", "--kit", "local")
+    assert (local.returncode, "0.18  KV pool                  MAX_NUM_SEQS 1 x MAX_MODEL_LEN 8192" in local.stdout) == (0, True), (
+        local.stdout
+    )
+    assert json.loads(invoke("budget", "--kit", "local", "--json").stdout)["problems"] == []
+    assert invoke("budget", "--kit", "twin").stdout == "kit twin: no memory figures are known for its model\n"
 
 
 def test_up_says_and_refuses_before_any_node_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """The addresses lead nowhere (TEST-NET), so anything but a refusal before connecting would take seconds and fail otherwise."""
-    for name, value in {"HEAD_IP": "192.0.2.1", "WORKER_IP": "192.0.2.2", "VLLM_API_KEY": "x", "KV_CACHE_MEMORY_BYTES": ""}.items():
+    for name, value in {"HEAD_IP": "192.0.2.1", "WORKER_IP": "192.0.2.2", "VLLM_API_KEY": "x", "GPU_MEM_UTIL": "0.75"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("GPU_MEM_UTIL", "0.75")
-    for task in ("up", "restart"):
+    fine = invoke("plan", "--kit", "spark2")
+    assert fine.returncode == 0
+    assert "memory budget: fits; KV pool 11.0 GiB for requests of 7.6 (spare +3.4), node spare +8.7 GiB" in fine.stderr
+    monkeypatch.setenv("KV_CACHE_MEMORY_BYTES", "")
+    for task in ("up", "restart", "plan"):
         done = invoke(task, "--kit", "spark2")
         assert done.returncode == 2, done.stderr
-        assert "memory budget: does not fit" in done.stderr
         assert "needs 7.6 GiB of KV on each rank" in done.stderr
-        past = invoke(task, "--kit", "spark2", "--skip-budget")
-        assert past.returncode == 1
-        assert "needs 7.6 GiB" not in past.stderr
+        assert "KV_CACHE_MEMORY_BYTES=11811160064 (11 GiB)" in done.stderr

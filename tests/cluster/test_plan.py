@@ -212,7 +212,7 @@ ELSEWHERE = {
     "hf_token": "test_download",
     "build_base": "of a build",
     "stall_timeout": "test_waiting", "canary": "test_canary", "canary_expect": "test_canary", "watch_interval": "test_watch",
-    "watch_strikes": "test_watch", "skip_budget": "test_budget",
+    "watch_strikes": "test_watch",
 }  # fmt: skip
 
 

@@ -43,7 +43,7 @@ def test_faster_from_receipts(tmp_path: Path) -> None:
     written(tmp_path / "b", b)
     done = invoke(str(tmp_path / "b"), "--against", str(tmp_path / "a"), "--out", str(tmp_path / "c.json"))
     assert done.returncode == 0, done.stderr
-    assert "prose     decode tok/s  40.75  50.75  4+4    +24.5%  +20.5% to +28.7%  0.029  FASTER" in done.stdout
+    assert "prose     decode tok/s  40.75  50.75  4+4    +24.5%  +20.5% to +28.7%  0.029     FASTER" in done.stdout
     assert "A stock: SPEC_METHOD=stock" in done.stdout
     assert "minimum detectable change" in done.stdout
     assert "description only: hierarchical bootstrap" in done.stdout

@@ -14,7 +14,7 @@ from bench.campaign.plan import Arm
 from bench.campaign.runner import Campaign
 from bench.compare import build
 from bench.compare.load import read_sound
-from bench.errors import BenchError, InvalidMeasurement
+from bench.errors import BadRequest, BenchError, InvalidMeasurement
 from bench.receipt import Receipt, find, read, write
 from tests.bench.compare.support import receipt, tagged
 from tests.bench.compare.test_plan import wanted
@@ -85,6 +85,8 @@ def interrupt(at: int) -> Callable[[int], None]:
 
 def test_an_interrupted_slot_is_repeated_and_the_order_kept(tmp_path: Path) -> None:
     one = campaign(tmp_path)
+    with pytest.raises(BadRequest, match="not every arm has a finished slot yet"):
+        build.of_plan(one, [])
     with pytest.raises(KeyboardInterrupt):
         runner.run(one, Boots(interrupt(2)), said)
     assert runner.state(one).finished == {0, 1}
