@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import gc
 import signal
 import socket
 import subprocess
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench import lean, openai_stream
+from bench import lean, openai_stream, recording
 from bench.errors import BadRequest
 from bench.hygiene import READS
 from bench.request import INTERRUPTED, Deadlines, Endpoint, Request
@@ -130,10 +131,10 @@ def one_answer(answer: bytes) -> Trace:
                 peer.shutdown(socket.SHUT_WR)
                 peer.recv(1)
 
-        thread = threading.Thread(target=serve)
+        thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         trace = lean.run(lean.stream(Endpoint(f"http://127.0.0.1:{listener.getsockname()[1]}"), ask("x"), SHORT))
-        thread.join()
+        thread.join(5)
     return trace
 
 
@@ -175,6 +176,13 @@ def test_an_image_travels(server: ScriptedServer) -> None:
     content = [{"type": "text", "text": "<bursts>"}, {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{picture}"}}]
     lean.run(lean.stream(Endpoint(server.base_url), Request("test-model", content, 5), SHORT))
     assert server.requests()[-1].body["messages"][0]["content"] == content
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_finished_loop_is_let_go(server: ScriptedServer, loop: str) -> None:
+    LOOPS[loop](lean.stream(Endpoint(server.base_url), ask("bursts"), SHORT))
+    gc.collect()
+    assert len(recording._INBOXES) == 0
 
 
 CHILD = """
