@@ -58,14 +58,23 @@ def test_a_host_that_takes_no_connection() -> None:
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_interrupted(server: ScriptedServer, loop: str) -> None:
+    still_cancelled: list[int] = []
+
+    async def one() -> Trace:
+        trace = await lean.stream(Endpoint(server.base_url), ask("endless"), Deadlines())
+        task = asyncio.current_task()
+        still_cancelled.append(task.cancelling() if task else -1)
+        return trace
+
     async def go() -> Trace:
-        task = asyncio.create_task(lean.stream(Endpoint(server.base_url), ask("endless"), Deadlines()))
+        task = asyncio.create_task(one())
         await asyncio.sleep(0.3)
         task.cancel()
         return await task
 
     trace = LOOPS[loop](go())
     assert (trace.error, trace.kinds) == (INTERRUPTED, "c")
+    assert still_cancelled == [0]  # the caller may go on: write its receipt, await other things
 
 
 def test_a_listener_that_cannot_write_is_heard(server: ScriptedServer) -> None:
