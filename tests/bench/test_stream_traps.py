@@ -1,4 +1,4 @@
-"""What other tools got wrong on real streams (numbers: the list of known bugs in the research notes), each with the right value."""
+"""What other tools got wrong on real streams, each with the right value. The numbers are those of the list of known bugs."""
 
 import pytest
 
