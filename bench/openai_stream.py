@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Any
 
 import openai
@@ -111,11 +112,15 @@ def _usage(usage: Any) -> Usage:
     )
 
 
-async def stream(endpoint: Endpoint, request: Request, deadlines: Deadlines, listen: Listener | None = None) -> Trace:
-    """Send one request and record its stream. A fault, also Ctrl-C, ends the trace with `error` instead of raising."""
+async def stream(
+    endpoint: Endpoint, request: Request, deadlines: Deadlines, listen: Listener | None = None, began: Callable[[int], None] | None = None
+) -> Trace:
+    """The same as bench.lean.stream, but for the connection: it is made after the clock has started, so TTFT holds it."""
     async with client(endpoint, deadlines) as connection:
         # The clock starts with everything set up but the connection: its one round trip is part of TTFT.
         recorder = _Recorder(listen)
+        if began:
+            began(recorder.columns.begin_ns)
         try:
             await _consume(connection, request.body(endpoint.dialect), deadlines, recorder)
         except TimeoutError:

@@ -80,6 +80,15 @@ def test_a_late_last_stamp_is_an_error_of_the_rates() -> None:
     assert error.itl_p50_s == pytest.approx(0.015)  # gaps 0.1, 0.23 against 0.1, 0.2
 
 
+def test_the_wall_time_of_a_group_knows_when_each_began() -> None:
+    """Two like streams, the second begun 0.1 s later: 18 tokens in 0.6 s."""
+    second = Sent(1100 * MS, tuple((sent + 100 * MS, due + 100 * MS, n) for sent, due, n in ONE.chunks), "complete", True)
+    both = Seen(seen().traces * 2, (1000 * MS, 1100 * MS), 0.5, CALM)
+    assert compare(both, [ONE, second]).output_rel == 0
+    shifted = Seen(seen().traces * 2, (1000 * MS, 1160 * MS), 0.5, CALM)
+    assert compare(shifted, [ONE, second]).output_rel == pytest.approx(1 - 0.6 / 0.66, abs=1e-6)
+
+
 def test_lost_tokens_and_lost_streams_are_seen() -> None:
     lost = compare(seen(t_s=(0.2, 0.3), kinds="cc", tokens=(1, 5), usage=None), [ONE])
     assert lost.tokens_lost == 4

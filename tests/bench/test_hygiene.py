@@ -63,7 +63,7 @@ def test_a_blocked_loop_is_seen_once() -> None:
 
     seen = watched(block)
     assert seen.lag_max_s is not None
-    assert 0.28 < seen.lag_max_s < 1
+    assert 0.28 < seen.lag_max_s < 3
     assert seen.lag_samples < 40  # 0.2 s of 10 ms ticks and one long one: the stop is not counted as thirty
     assert seen.behind
     assert "longest" in str(seen.reason)

@@ -70,6 +70,13 @@ def test_half_characters_of_two_chunks_are_joined(server: ScriptedServer) -> Non
     assert (trace.text, trace.kinds, trace.error) == ("😀", "ccfu", None)
 
 
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_stall_is_found_when_it_is_due(server: ScriptedServer, loop: str) -> None:
+    """0.4 s after the last chunk, though 0.8 s were allowed to the first."""
+    trace = traced(server, "stall", loop=loop)
+    assert 0.39 <= trace.t_end_s - trace.t_s[-1] < 0.75
+
+
 def test_a_body_without_events_is_named(server: ScriptedServer) -> None:
     trace = traced(server, "an empty body")
     assert trace.error == "no event stream: the body starts with b': keep-alive\\n\\n'"

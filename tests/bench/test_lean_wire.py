@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import gc
 import signal
 import socket
 import subprocess
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench import lean, openai_stream
+from bench import lean, openai_stream, recording
 from bench.errors import BadRequest
 from bench.hygiene import READS
 from bench.request import INTERRUPTED, Deadlines, Endpoint, Request
@@ -57,14 +58,23 @@ def test_a_host_that_takes_no_connection() -> None:
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_interrupted(server: ScriptedServer, loop: str) -> None:
+    still_cancelled: list[int] = []
+
+    async def one() -> Trace:
+        trace = await lean.stream(Endpoint(server.base_url), ask("endless"), Deadlines())
+        task = asyncio.current_task()
+        still_cancelled.append(task.cancelling() if task else -1)
+        return trace
+
     async def go() -> Trace:
-        task = asyncio.create_task(lean.stream(Endpoint(server.base_url), ask("endless"), Deadlines()))
+        task = asyncio.create_task(one())
         await asyncio.sleep(0.3)
         task.cancel()
         return await task
 
     trace = LOOPS[loop](go())
     assert (trace.error, trace.kinds) == (INTERRUPTED, "c")
+    assert still_cancelled == [0]  # the caller may go on: write its receipt, await other things
 
 
 def test_a_listener_that_cannot_write_is_heard(server: ScriptedServer) -> None:
@@ -130,10 +140,10 @@ def one_answer(answer: bytes) -> Trace:
                 peer.shutdown(socket.SHUT_WR)
                 peer.recv(1)
 
-        thread = threading.Thread(target=serve)
+        thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         trace = lean.run(lean.stream(Endpoint(f"http://127.0.0.1:{listener.getsockname()[1]}"), ask("x"), SHORT))
-        thread.join()
+        thread.join(5)
     return trace
 
 
@@ -175,6 +185,13 @@ def test_an_image_travels(server: ScriptedServer) -> None:
     content = [{"type": "text", "text": "<bursts>"}, {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{picture}"}}]
     lean.run(lean.stream(Endpoint(server.base_url), Request("test-model", content, 5), SHORT))
     assert server.requests()[-1].body["messages"][0]["content"] == content
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_finished_loop_is_let_go(server: ScriptedServer, loop: str) -> None:
+    LOOPS[loop](lean.stream(Endpoint(server.base_url), ask("bursts"), SHORT))
+    gc.collect()
+    assert len(recording._INBOXES) == 0
 
 
 CHILD = """

@@ -29,8 +29,8 @@ def test_many_tokens_per_chunk_are_counted_from_usage() -> None:
     assert trace.tokens == (None, 1, 5, 9, 12, 12, None)
     found = measure(trace)
     assert (found.n_tokens, found.token_source) == (12, "chunk_usage")
-    # 11 tokens in 0.15 s of script time
-    assert found.decode_tok_s == pytest.approx(11 / 0.15, rel=0.1)
+    # 11 tokens in 0.15 s of script time; a busy machine stretches it, but chunks counted as tokens would be 20 tok/s
+    assert found.decode_tok_s == pytest.approx(11 / 0.15, rel=0.5)
 
 
 def test_token_ids_are_counted() -> None:
@@ -62,7 +62,7 @@ def test_reasoning_is_seen_in_both_spellings_and_starts_ttft(field: str) -> None
     assert (trace.kinds, trace.reasoning, trace.text) == ("rkcfu", "hm ", "yes")
     ttft = measure(trace).ttft_s
     assert ttft is not None
-    assert 0.05 <= ttft < 0.13
+    assert 0.05 <= ttft < 0.14
 
 
 def test_tool_calls_hold_tokens() -> None:
@@ -83,7 +83,7 @@ def test_multi_byte_text_survives_any_framing(framing: str) -> None:
 
 
 def test_ttft_and_gaps_are_those_of_the_server() -> None:
-    with ScriptedServer(Scenario([Reply(uniform(30, 1, 0.02, 0.2, usage="per-chunk"))])) as server:
+    with ScriptedServer(Scenario([Reply(uniform(30, 1, 0.02, 0.3, usage="per-chunk"))])) as server:
         trace = asyncio.run(stream(Endpoint(server.base_url, None, "vllm"), ASK, Deadlines()))
         received = server.requests()[-1].t_received_ns
         sent = [record.t_sent_ns for record in server.sent() if record.kind == "content"]
@@ -92,9 +92,9 @@ def test_ttft_and_gaps_are_those_of_the_server() -> None:
     assert found.itl_p50_s is not None
     # the client's clock starts when it sends, so its TTFT holds the server's own and at most a few ms of connecting and parsing
     server_ttft = (sent[0] - received) / 1e9
-    assert server_ttft <= found.ttft_s < server_ttft + 0.05
-    assert found.itl_p50_s == pytest.approx(0.02, abs=0.003)
-    assert found.decode_tok_s == pytest.approx(29 / ((sent[-1] - sent[0]) / 1e9), rel=0.02)
+    assert server_ttft <= found.ttft_s < server_ttft + 0.15
+    assert found.itl_p50_s == pytest.approx(0.02, abs=0.01)
+    assert found.decode_tok_s == pytest.approx(29 / ((sent[-1] - sent[0]) / 1e9), rel=0.1)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bench.lean import _Recording
+from bench.recording import Recording
 from bench.request import Deadlines
 from bench.sse import Decoder
 from bench.trace import Trace
@@ -32,7 +32,7 @@ def replayed(reads: list[bytes]) -> Trace:
     """The trace of a connection that brings these reads and then closes. Fails if it is not over then."""
 
     async def go() -> Trace:
-        recording = _Recording(Deadlines(), None)
+        recording = Recording(Deadlines(), None)
         recording.columns.begin_ns = recording._data_ns = 0
         for data in [*reads, None]:
             recording.take(1000, data)

@@ -5,12 +5,13 @@ import pytest
 from tests.fakes.builders import (
     uniform,
 )
-from tests.fakes.plain_client import body, raw, request, series, until
+from tests.fakes.plain_client import body, eventually, raw, request, series, until
 from tests.fakes.script import (
     Cut,
     Reply,
     Scenario,
     Spec,
+    Stall,
 )
 from tests.fakes.sse_server import ScriptedServer
 
@@ -67,3 +68,16 @@ def test_counters_move_with_the_stream() -> None:
         now = series(server)
         assert now[f"vllm:generation_tokens_total{label}"] == 5
         assert now[f"vllm:num_requests_running{label}"] == 0
+
+
+def test_counters_show_a_request_while_it_runs_and_after() -> None:
+    reply = Reply([*uniform(10, 5, usage="none")[:3], Stall()], prompt_tokens=7)
+    label = '{engine="0",model_name="test-model"}'
+    with ScriptedServer(Scenario([reply])) as server:
+        with raw(server) as sock:
+            until(sock, b'tok "},"logprobs":null,"finish_reason":null}]}\n\n\r\n')
+            now = series(server)
+            assert (now[f"vllm:generation_tokens_total{label}"], now[f"vllm:prompt_tokens_total{label}"]) == (5, 7)
+            assert now[f"vllm:num_requests_running{label}"] == 1
+        eventually(lambda: series(server)[f"vllm:num_requests_running{label}"] == 0)
+        assert series(server)[f"vllm:generation_tokens_total{label}"] == 5
