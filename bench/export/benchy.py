@@ -68,17 +68,18 @@ def _prefill(run: Run) -> float | None:
 
 
 def _totals(batch: _Batch) -> tuple[list[float | None], list[float | None]]:
-    """Per round: prompt tokens / (last first token - first start), and tokens after each lane's first / (last - first token)."""
+    """Per round: uncached prompt tokens / (last first token - first start), and tokens after each lane's first / (last - first token)."""
     prompts: list[float | None] = []
     answers: list[float | None] = []
     for index in sorted({run.place.round for run in batch.runs if run.place and run.place.round is not None}):
-        lanes = [lane(run) for run in batch.runs if run.place and run.place.round == index]
+        runs = [run for run in batch.runs if run.place and run.place.round == index]
+        lanes = [lane(run) for run in runs]
         firsts, lasts = [one.first_s for one in lanes], [one.last_s for one in lanes]
         if None in firsts or None in lasts:
             continue
         begin, end = min(t for t in firsts if t is not None), max(t for t in lasts if t is not None)
         answers.append(ratio(_after_first(lanes), end - begin))
-        own = [one.metrics.prompt_tokens for one in lanes]
+        own = [_uncached(run) for run in runs]
         span = max(t for t in firsts if t is not None) - min(one.start_s for one in lanes)
         prompts.append(None if None in own else ratio(sum(n or 0 for n in own), span))
     return prompts, answers

@@ -13,6 +13,7 @@ from bench import export
 from bench.derive import derived
 from bench.export import benchy, vllm
 from bench.receipt import Receipt, seal, write
+from bench.trace import Usage
 from tests.bench.rounds_sample import grouped
 from tests.bench.samples import run, sample
 
@@ -58,6 +59,19 @@ def test_benchy_totals_of_lanes_are_theirs() -> None:
     assert found["tg_throughput"]["values"] == [1.5, 1.5]
     assert (found["concurrency"], found["prompt_size"], found["response_size"], found["context_size"]) == (2, 20, 4, 0)
     assert "| pp20 (c2) |" in benchy.markdown([two_lanes()])
+
+
+def test_benchy_totals_leave_out_what_was_cached() -> None:
+    payload = grouped()
+    warm = [
+        run.model_copy(
+            update={"trace": run.trace.model_copy(update={"usage": Usage(prompt_tokens=20, completion_tokens=4, cached_tokens=15)})}
+        )
+        for run in payload.runs
+    ]
+    (found,) = benchy.report([seal(derived(payload.model_copy(update={"runs": tuple(warm)})))])["benchmarks"]
+    assert (found["prompt_size"], found["context_size"]) == (5, 15)
+    assert found["pp_throughput"]["values"] == [5.0, 10.0]  # 2 x 5 tokens until 2 s, and until 1 s
 
 
 def test_benchy_json_has_their_keys() -> None:

@@ -168,6 +168,7 @@ def test_open_loop_does_not_wait_for_answers(tmp_path: Path) -> None:
     assert goodput.offered_req_s is not None
     dues = [run.place.due_s or 0 for run in receipt.runs if run.place]
     assert dues == sorted(dues)
+    assert all(run.place.start_s >= (run.place.due_s or 0) for run in receipt.runs if run.place)
     assert dues[0] == 0.2
 
 

@@ -118,6 +118,11 @@ def test_lanes_and_depth_have_columns_only_where_there_are_some() -> None:
     assert "| prose | default | 2 | - | 4 | 0.9 (0.8-1.0) | 1.8 | 1.6 | - | - | 1000 |" in rows[2]
 
 
+def test_columns_that_every_reader_expects_stay_also_when_empty() -> None:
+    head = table.markdown([seal(grouped())]).splitlines()[0]  # nothing was drafted
+    assert head.endswith("| TTFT ms, median | acceptance rate | acceptance length | receipt |")
+
+
 def test_throughput_against_latency() -> None:
     axes = plot.latency_figure([seal(grouped()), seal(sample())]).axes[0]
     (line,) = axes.lines  # one kit, phase and arm

@@ -38,6 +38,19 @@ def test_group_summary_by_hand() -> None:
     assert payload.summary.decode_tok_s.n == 4  # of single requests
 
 
+def test_acceptance_of_a_round_comes_from_its_own_readings() -> None:
+    payload = grouped()
+    spec = {"drafts": 4, "draft_tokens": 8, "accepted_tokens": 6, "accepted_per_position": (4, 2)}
+    none = {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0, "accepted_per_position": (0, 0)}
+    one = payload.rounds[0]
+    assert one.before is not None
+    assert one.after is not None
+    found = with_round(payload, 0, before=one.before.model_copy(update=none), after=one.after.model_copy(update=spec))
+    acceptance = found.summary.acceptance
+    assert acceptance is not None
+    assert (acceptance.acceptance_rate, acceptance.acceptance_length, acceptance.per_position) == (0.75, 2.5, (1.0, 0.5))
+
+
 def with_round(payload: Payload, number: int, **update: Any) -> Payload:
     rounds = list(payload.rounds)
     rounds[number] = rounds[number].model_copy(update=update)
