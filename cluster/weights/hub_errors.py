@@ -24,7 +24,7 @@ def explain(error: BaseException, label: str, has_token: bool) -> Why:
     chain = list(_chain(error))
     kinds = {type(each).__name__ for each in chain}
     if any(isinstance(each, OSError) and each.errno == errno.ENOSPC for each in chain):
-        return Why("the disk of the cache is full", "df -h; what has arrived is kept, and the next download goes on")
+        return Why("the disk of the cache is full", "df -h; files that arrived whole are kept, and the next download goes on")
     if any(isinstance(each, PermissionError) for each in chain):
         return Why(f"the cache cannot be written: {error}", "ls -ld of that folder; chown it to your login, or set HF_HOME")
     if "OfflineModeIsEnabled" in kinds:
@@ -35,13 +35,13 @@ def explain(error: BaseException, label: str, has_token: bool) -> Why:
     if kinds & {"ConnectError", "ConnectTimeout", "ReadTimeout", "ProxyError", "NetworkError", "RemoteProtocolError", "TimeoutException"}:
         return Why(f"the Hub was not reached: {error}", "check the network, a proxy (HTTPS_PROXY) or HF_ENDPOINT", other_repository=False)
     first = (str(error).splitlines() or [type(error).__name__])[0]
-    return Why(f"the download of {label} failed: {first}", "run it again: what has arrived is kept")
+    return Why(f"the download of {label} failed: {first}", "run it again: files that arrived whole are kept")
 
 
 def _by_status(status: int, kinds: set[str], label: str, has_token: bool, wait: str) -> Why:
     if status == 429:
         more = "" if has_token else f"; requests with a token are limited less: {_TOKEN}"
-        return Why(f"the Hub refuses more requests for now (429){wait}", f"wait and run it again: what has arrived is kept{more}")
+        return Why(f"the Hub refuses more requests for now (429){wait}", f"wait and run it again: files that arrived whole are kept{more}")
     if "GatedRepoError" in kinds:
         return Why(f"{label} is gated ({status})", f"accept its terms on the Hub's page, then {_TOKEN}", other_repository=True)
     if "RevisionNotFoundError" in kinds:
@@ -55,7 +55,7 @@ def _by_status(status: int, kinds: set[str], label: str, has_token: bool, wait: 
     if status == 404:
         return Why(f"the Hub has no {label} (404)", "check the repository's name and revision", other_repository=True)
     if status >= 500:
-        return Why(f"the Hub failed ({status})", "run it again later: what has arrived is kept")
+        return Why(f"the Hub failed ({status})", "run it again later: files that arrived whole are kept")
     return Why(f"the Hub answered {status} for {label}", "run it again; see the Hub's status page")
 
 

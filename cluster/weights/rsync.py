@@ -86,9 +86,11 @@ def sent_bytes(lines: Sequence[str]) -> int | None:
 
 
 def errors(lines: Sequence[str]) -> list[str]:
-    """What of a stream's last lines is no progress and no statistics."""
-    noise = re.compile(r"\s*\d+\s+\d+%|(Number of|Total|Literal|Matched|File list|sent |total size)|\s*$")
-    return [line for line in lines if not noise.match(line)][-6:]
+    """What of a stream's last lines is no progress and no statistics. A message may follow a progress line without a line end."""
+    progress = re.compile(r"\s*\d+\s+\d+%(\s+\S+/s\s+[\d:?]+(\s+\(xfr.*?\))?)?\s*")
+    statistics = re.compile(r"(Number of|Total|Literal|Matched|File list|sent |total size)|\s*$")
+    rest = [progress.sub("", line, count=1) if progress.match(line) else line for line in lines]
+    return [line for line in rest if not statistics.match(line)][-6:]
 
 
 def spread(files: Mapping[str, int], streams: int) -> list[list[str]]:

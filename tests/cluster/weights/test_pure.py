@@ -196,6 +196,8 @@ def test_progress_and_statistics_of_rsync() -> None:
     assert rsync.sent_bytes(lines) is None
     noise = [*lines, "Number of files: 3", "Total bytes sent: 12", "rsync error: error in file IO (code 11) at receiver.c(1)"]
     assert rsync.errors(noise) == ["rsync error: error in file IO (code 11) at receiver.c(1)"]
+    joined = "        3276800  39%    4.17MB/s    0:00:01 rsync: [receiver] write failed on x: No space left on device (28)"
+    assert rsync.errors([joined]) == ["rsync: [receiver] write failed on x: No space left on device (28)"]
 
 
 @pytest.mark.parametrize("code", [11, 12, 20, 23, 24, 30, 127, 255, None, 99])
