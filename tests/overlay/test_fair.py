@@ -57,6 +57,20 @@ def test_with_it_the_prompt_takes_its_share(folder: Path, monkeypatch: pytest.Mo
     assert len(carried) >= 8
 
 
+def test_several_prompts_share_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLM53_FAIR_PREFILL_CHUNK", "64")
+    bench = scheduling.make(FairScheduler, folder)
+    bench.scheduler.pace.clock = lambda: bench.time
+    bench.add("answer", range(3, 35))
+    for _ in range(10):
+        bench.step()
+    for start, name in enumerate(("one", "two", "three")):
+        bench.add(name, [5 + start + number % 400 for number in range(1200)])
+    steps = [bench.step() for _ in range(30)]
+    assert all(step["answer"] == 1 and sum(step.values()) <= 65 for step in steps)
+    assert 5 <= sum(len(step) > 1 for step in steps) <= 15
+
+
 def test_nothing_changes_while_no_answer_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLM53_FAIR_PREFILL_CHUNK", "64")
     bench = scheduling.make(FairScheduler, folder)

@@ -64,6 +64,13 @@ def test_moe(layer: tuple[Tensor, ...], tokens: int, limit: float) -> None:
     assert limit == 0 or not close(run(layer, given), reference)
 
 
+def test_limits() -> None:
+    gate, up = torch.tensor([9.0, -9.0, 1.0]), torch.tensor([9.0, -9.0, 0.5])
+    # silu(7) * 7, silu(-9) * -7 (gate is held from above only), silu(1) / 2
+    assert swiglu(gate, up, 7.0).tolist() == pytest.approx([48.955363, 0.0077741, 0.3655293], rel=1e-4)
+    assert swiglu(gate, up, 0.0).tolist() == pytest.approx([80.990005, 0.0099953, 0.3655293], rel=1e-4)
+
+
 def test_groups_of_experts(layer: tuple[Tensor, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     given = routed(9)
     whole = run(layer, given)
