@@ -8,7 +8,6 @@ Accepts the public script's flags. Ends with 0 (valid), 1 (server fault or a fai
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import sys
 from collections.abc import Sequence
@@ -26,7 +25,7 @@ try:
     from bench.provenance import without_private
     from bench.receipt import Payload, Receipt, System, seal, shown, write
     from bench.run import Options, Report, Target, find_target, measure_program
-    from bench.stream import Deadlines
+    from bench.stream import Deadlines, run
     from bench.validity import expected_requests
 except ModuleNotFoundError as missing:
     sys.exit(f"error: {missing.name} is not installed for this Python\n  try: ./lab bench, or .venv/bin/python {sys.argv[0]}")
@@ -64,7 +63,7 @@ class Written:
 def bench(job: Job, report: Report) -> list[Written]:
     """Measure every level of every phase and write one receipt each. Ctrl-C, or a request that fails, ends the job after the receipt."""
     _refuse_unwritable(job.out or RECEIPTS)
-    return asyncio.run(_bench(job, report))
+    return run(_bench(job, report))
 
 
 async def _bench(job: Job, report: Report) -> list[Written]:

@@ -14,8 +14,8 @@ from typing import Literal
 
 import pydantic
 
-from bench import workload
 from bench.errors import BadRequest, InvalidMeasurement
+from bench.phases.names import DECODE
 from bench.receipt import seal_of, shown
 from bench.sealed import document
 from bench.trace import Fact
@@ -177,9 +177,9 @@ def make(wanted: Wanted) -> Plan:
 
 
 def _refuse(wanted: Wanted) -> None:
-    unknown = [phase for phase in wanted.work.phases if phase not in workload.PHASES]
+    unknown = [phase for phase in wanted.work.phases if phase not in DECODE]  # one figure for each boot
     if unknown:
-        raise BadRequest(f"unknown phase '{unknown[0]}'; known: {', '.join(workload.PHASES)}")
+        raise BadRequest(f"phase '{unknown[0]}' cannot be planned; these can: {', '.join(DECODE)}")
     stray = [phase for phase in wanted.primary if phase not in wanted.work.phases]
     if stray:
         raise BadRequest(f"--primary {stray[0]} is not among the phases {', '.join(wanted.work.phases)}")

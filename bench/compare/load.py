@@ -74,13 +74,13 @@ def key(receipt: Receipt) -> str:
 
 
 # Phases that have no single figure of their own: what they show is a relation inside the receipt.
-_NO_PRIMARY = ("prefix", "mixed", "agents", "open-loop")
+NO_PRIMARY = ("prefix", "mixed", "agents", "open-loop")
 
 
 def primary(receipt: Receipt) -> Endpoint | None:
     """The receipt's main figure, None when unknown: prefill throughput of the phase prefill, decode throughput of single streams, and
     above one stream the rate while all lanes decode, by round."""
-    if receipt.protocol.phase in _NO_PRIMARY:
+    if receipt.protocol.phase in NO_PRIMARY:
         return None
     if receipt.protocol.concurrency > 1:
         return _endpoint("group steady tok/s", _steady(receipt))
