@@ -125,7 +125,7 @@ def _refuse_dense(spec: Spec, dense: list[str], model_type: str) -> None:
 def _compare(spec: Spec, stored: Stored) -> None:
     if ROUTED in spec.scope and spec.scope == {ROUTED} and not stored.modules:
         raise UnknownPack("declared as EXL3 routed experts, but the files hold no EXL3 tensor")
-    for name, module in stored.modules.items():
+    for name, module in sorted(stored.modules.items()):
         if spec.codebook is not None and module.codebook != spec.codebook:
             raise UnknownPack(f"{name}: stored with codebook {module.codebook}, while the configuration says {spec.codebook}")
         declared = _declared(spec, name)

@@ -1,5 +1,6 @@
 """The plugin is a distribution of its own: it imports nothing of this repository, and exllamav3_ext through one door."""
 
+import json
 import tomllib
 from pathlib import Path
 
@@ -26,3 +27,14 @@ def test_distribution() -> None:
     packages = {".".join(path.parent.relative_to(OVERLAY).parts) for path in OVERLAY.rglob("__init__.py")}
     assert set(project["tool"]["setuptools"]["packages"]) == packages
     assert project["project"]["entry-points"]["vllm.general_plugins"] == {"glm_exl3": "vllm_glm_exl3:register"}
+
+
+def test_receipts() -> None:
+    """What is committed passed, and holds what the README says of it."""
+    found = [json.loads(path.read_text()) for path in (OVERLAY.parent / "results/overlay").glob("h200-paths-*.json")]
+    assert found
+    for receipt in found:
+        assert receipt["failed"] == []
+        assert [row["what"] for row in receipt["checks"] if not row["error"] <= row["allowed"]] == []
+        assert receipt["loading"]["peak_bytes"] <= 1.05 * receipt["loading"]["packed_bytes"]
+        assert all(row["default_us"] < row["bare_exl3_moe_us"] for row in receipt["decode"] if row["tokens"] <= 32)

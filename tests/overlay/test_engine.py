@@ -85,4 +85,4 @@ def test_a_contradicting_pack_stops_the_start(folder: Path) -> None:
     (other / "config.json").unlink()
     config["quantization_config"]["layer_bits"] = {"1": 3}
     (other / "config.json").write_text(json.dumps(config))
-    assert "layers.1.mlp.experts.0.gate_proj: stored with 4 bits per weight, while the configuration says 3" in refused(other)
+    assert "layers.1.mlp.experts.0.down_proj: stored with 4 bits per weight, while the configuration says 3" in refused(other)
