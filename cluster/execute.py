@@ -44,12 +44,18 @@ class Nodes:
     transports: Mapping[str, Transport]
     python: str
 
-    def run(self, steps: Iterable[Step]) -> Results:
-        """All steps at once, one thread per step. Never raises for a step that failed."""
+    def run(self, steps: Iterable[Step], *, leave: bool = False) -> Results:
+        """All steps at once, one thread per step. Never raises for a step that failed.
+
+        `leave`: for steps that change nothing. Interrupted, they are left to themselves, so that a second Ctrl-C meets what comes next.
+        """
         wanted = list(steps)
-        with concurrent.futures.ThreadPoolExecutor(max(1, len(wanted))) as pool:
+        pool = concurrent.futures.ThreadPoolExecutor(max(1, len(wanted)))
+        try:
             futures = {step.role: pool.submit(self._one, step) for step in wanted}
             concurrent.futures.wait(futures.values())
+        finally:
+            pool.shutdown(wait=not leave)
         errors = {role: future.exception() for role, future in futures.items()}
         expected = {role: error for role, error in errors.items() if isinstance(error, LaunchError)}
         for error in errors.values():

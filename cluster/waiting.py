@@ -85,7 +85,8 @@ class Wait:
         deep = time.monotonic() - self.deep_at >= _DEEP_EVERY_S or any(self._quiet(role) for role in self.pulses)
         self.deep_at = time.monotonic() if deep else self.deep_at
         cursors = {role: seen.cursor for role, seen in self.looks.items()}
-        results = self.cluster.nodes.run(look.look_step(rank, cursors.get(rank.role) or "", deep=deep) for rank in self.cluster.ranks)
+        steps = [look.look_step(rank, cursors.get(rank.role) or "", deep=deep) for rank in self.cluster.ranks]
+        results = self.cluster.nodes.run(steps, leave=True)
         self.asked_at = time.monotonic()
         seen = {role: look.read(role, answer) for role, answer in results.answers.items()}
         problems = {**results.failures, **silent_docker({role: each.probe for role, each in seen.items()})}

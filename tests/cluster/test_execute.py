@@ -65,3 +65,22 @@ def test_steps_run_at_the_same_time(tmp_path: Path) -> None:
 def test_a_step_that_takes_too_long_is_a_failure(nodes: Nodes, tmp_path: Path) -> None:
     results = nodes.run([step("head", tmp_path, timeout_s=0.001)])
     assert "timed out" in str(results.failures["head"])
+
+
+@pytest.mark.parametrize(("leave", "waits"), [(True, False), (False, True)])
+def test_interrupted_steps_that_change_nothing_are_left_to_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leave: bool, waits: bool
+) -> None:
+    class Slow(LocalTransport):
+        def run(self, argv: Sequence[str], *, stdin: str = "", timeout_s: float) -> Outcome:
+            time.sleep(1.5)
+            return super().run(argv, stdin=stdin, timeout_s=timeout_s)
+
+    def interrupted(futures: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("concurrent.futures.wait", interrupted)
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        Nodes({"head": Slow("head")}, "python3").run([step("head", tmp_path)], leave=leave)
+    assert (time.monotonic() - begin >= 1.4) is waits
