@@ -8,6 +8,7 @@ Accepts the public script's flags. Ends with 0 (valid), 1 (server fault or a fai
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import sys
 from collections.abc import Sequence

@@ -73,7 +73,7 @@ def test_a_control_is_the_first_arm_again() -> None:
         ({"boots": 3}, "below 4 boots"),
         ({"boots": 4, "test": "block"}, "below 5 boots"),
         ({"primary": ("code",)}, "--primary code"),
-        ({"work": Work(phases=("poetry",), runs=1, max_tokens=None)}, "unknown phase 'poetry'"),
+        ({"work": Work(phases=("poetry",), runs=1, max_tokens=None)}, "phase 'poetry' cannot be planned"),
         ({"arms": (ARMS[0], ARMS[0])}, "both arms are called A"),
         ({"arms": (ARMS[0], Arm(name="B", settings=ARMS[0].settings))}, "the same settings"),
     ],
