@@ -224,7 +224,7 @@ def measure(sizes: Sizes) -> Mapping[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.testbed.measure_weights")
     parser.add_argument("--out", type=Path, required=True)
-    defaults = {"files": 120, "checksum-files": 120, "copy-mib": 2048, "copy-files": 16, "rate-mbit": 1000, "hash-mib": 1024}
+    defaults = {"files": 120, "checksum-files": 12, "copy-mib": 2048, "copy-files": 16, "rate-mbit": 1000, "hash-mib": 1024}
     for name, value in defaults.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--gib", type=float, default=164)
