@@ -48,7 +48,7 @@ def peers(session: nox.Session) -> None:
 @nox.session
 def overlay(session: nox.Session) -> None:
     """The vLLM plugin, in real vLLM on the CPU (made at the first run: 3.5 GB); its types first."""
-    _python(session, "mypy", "--config-file", "overlay/pyproject.toml", "overlay")
+    _python(session, "mypy", "--config-file", "overlay/pyproject.toml", "overlay", "tests/overlay")
     python = str(session.run(sys.executable, "-m", "tests.overlay.env", external=True, silent=True)).split()[-1]
     # vLLM's imports warn; what the tests promise is checked by the tests
     session.run(python, "-m", "pytest", "-W", "default", *(session.posargs or ["tests/overlay"]), external=True)

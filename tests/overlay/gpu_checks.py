@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ INNERS = (1024, 2048)  # two ranks; one rank
 TOKENS = (1, 2, 8, 16, 32, 33, 64, 128, 129, 256, 512)
 ALLOWED = 2e-3  # fp16 against fp32, norm of the difference over norm
 DEVICE = "cuda"
+Routed = tuple[Tensor, Tensor, Tensor]  # activations, expert ids, weights
 
 
 @dataclass(frozen=True)
@@ -181,10 +183,20 @@ def graphs() -> Iterator[Check]:
     for path, count in (("coop", 1), ("coop", 8), ("coop", 32), ("sorted", 1), ("sorted", 32), ("fused", 8), ("fused", 128)):
         given = routed(count)
         wanted = moe(layer, given, "torch")
-        found = replayed(lambda x, g=given, p=path: moe(layer, (x, *g[1:]), p), given[0])
+        found = replayed(calling(layer, given, path), given[0])
         yield f"moe {path} in a CUDA graph, replayed with other activations, tokens={count}", relative(found, wanted), 5e-3
-        compiled = torch.compile(lambda x, g=given, p=path: moe(layer, (x * 2, *g[1:]), p) * 2, fullgraph=True)
+        compiled = torch.compile(doubled(calling(layer, given, path)), fullgraph=True)
         yield f"moe {path}, compiled fullgraph, tokens={count}", relative(compiled(given[0] / 2) / 2, wanted), 5e-3
+
+
+def calling(layer: Layer, given: Routed, path: str) -> Callable[[Tensor], Tensor]:
+    """The layer as a function of the activations alone."""
+    return lambda x: moe(layer, (x, *given[1:]), path)
+
+
+def doubled(run: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """With arithmetic on both sides, so that there is something to compile around the operator."""
+    return lambda x: run(x * 2) * 2
 
 
 def same_bits() -> Iterator[Check]:
@@ -265,7 +277,7 @@ def copy_bytes_s() -> float:
     return 8e6 * (1 << 30) / event_us(lambda: target.copy_(source))
 
 
-def bare(layer: Layer, given: tuple[Tensor, Tensor, Tensor]) -> Callable[[], None]:
+def bare(layer: Layer, given: Routed) -> Callable[[], None]:
     """exl3_moe alone: its tables, halves and zeroed output made before."""
     tables = routing.tables(given[1], given[2], None, EXPERTS)
     x, out, part = given[0].half(), torch.zeros(given[0].shape, device=DEVICE), layer.experts()
@@ -274,23 +286,25 @@ def bare(layer: Layer, given: tuple[Tensor, Tensor, Tensor]) -> Callable[[], Non
     return lambda: moe_fused.run(x, halved, part, out, space)
 
 
+def decode_calls(layers: list[Layer], given: Routed) -> dict[str, list[Callable[[], object]]]:
+    """What is timed, for each of `layers`."""
+    paths = {"sorted_exact": ("sorted", True), "sorted": ("sorted", False), "coop": ("coop", False), "default": ("fused", False)}
+    calls: dict[str, list[Callable[[], object]]] = {"bare_exl3_moe": [bare(layer, given) for layer in layers]}
+    return calls | {name: [partial(moe, layer, given, path, exact=exact) for layer in layers] for name, (path, exact) in paths.items()}
+
+
+def in_turn(calls: list[Callable[[], object]]) -> Callable[[], object]:
+    return lambda: [call() for call in calls]
+
+
 def decode_times(inner: int, bandwidth: float) -> list[dict[str, float]]:
     layers = [make_layer(inner) for _ in range(3)]  # three times the weights, so that they do not stay in the cache
     rows = []
     for count in (1, 2, 4, 8, 16, 32, 48, 64):
         given = routed(count)
         row: dict[str, float] = {"inner": inner, "tokens": count, "active": len(given[1].unique())}
-        work: dict[str, Callable[[Layer], object]] = {
-            "bare_exl3_moe": lambda layer, g=given: bare(layer, g)(),
-            "sorted_exact": lambda layer, g=given: moe(layer, g, "sorted", exact=True),
-            "sorted": lambda layer, g=given: moe(layer, g, "sorted"),
-            "coop": lambda layer, g=given: moe(layer, g, "coop"),
-            "default": lambda layer, g=given: moe(layer, g, "fused"),
-        }
-        prepared = [bare(layer, given) for layer in layers]
-        for name, run in work.items():
-            calls = prepared if name == "bare_exl3_moe" else [lambda layer=layer, run=run: run(layer) for layer in layers]
-            row[f"{name}_us"] = round(graph_us(lambda calls=calls: [call() for call in calls]) / len(layers), 1)
+        for name, calls in decode_calls(layers, given).items():
+            row[f"{name}_us"] = round(graph_us(in_turn(calls)) / len(layers), 1)
         packed = row["active"] * 3 * HIDDEN * inner * 4 / 8
         row["default_share_of_copy"] = round(packed / row["default_us"] * 1e6 / bandwidth, 3)
         rows.append(row)
@@ -305,8 +319,8 @@ def prefill_times(inner: int) -> list[dict[str, float]]:
         given = routed(count)
         row: dict[str, float] = {"inner": inner, "tokens": count}
         for size in (64, 128, 256, 512):
-            row[f"fused_rows{size}_us"] = round(event_us(lambda s=size, g=given: moe(layer, g, "fused", rows=s), 5))
-        row["loop_us"] = round(event_us(lambda g=given: moe(layer, g, "loop"), 5))
+            row[f"fused_rows{size}_us"] = round(event_us(partial(moe, layer, given, "fused", rows=size), 5))
+        row["loop_us"] = round(event_us(partial(moe, layer, given, "loop"), 5))
         rows.append(row)
         print(row, flush=True)
     return rows

@@ -20,7 +20,7 @@ EXPERTS = "model.layers.1.mlp.experts"
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("pack")
-    tensors = {}
+    tensors: dict[str, torch.Tensor] = {}
     for number in range(2):
         for name, bits in (("gate_proj", 3), ("up_proj", 3), ("down_proj", 5)):
             tensors |= random_weight(128, 128, bits).stored(f"{EXPERTS}.{number}.{name}")
@@ -84,7 +84,7 @@ def test_composition() -> None:
     assert made.non_routed is not None
     assert made.non_routed.get_name() == "fp8"
     asked: list[tuple[object, str]] = []
-    made.non_routed.get_quant_method = lambda layer, prefix: asked.append((layer, prefix))  # type: ignore[method-assign]
+    made.non_routed.get_quant_method = lambda layer, prefix: asked.append((layer, prefix))
     other = torch.nn.Linear(1, 1)
     made.get_quant_method(other, "model.layers.0.self_attn.o_proj")
     assert asked == [(other, "model.layers.0.self_attn.o_proj")]

@@ -45,8 +45,10 @@ def wanted(layer: tuple[Tensor, ...], given: tuple[Tensor, Tensor, Tensor], own:
     for token in range(len(x)):
         for place, expert in enumerate(ids[token].tolist()):
             if expert in own:
-                gate, up = (codec.weight(*(stack[expert, half] for stack in layer[:3]), codec.MCG) for half in (0, 1))
-                down = codec.weight(*(stack[expert] for stack in layer[3:]), codec.MCG)
+                gate, up = (
+                    codec.weight(layer[0][expert, half], layer[1][expert, half], layer[2][expert, half], codec.MCG) for half in (0, 1)
+                )
+                down = codec.weight(layer[3][expert], layer[4][expert], layer[5][expert], codec.MCG)
                 out[token] += weights[token, place] * (swiglu(x[token] @ gate, x[token] @ up, limit) @ down)
     return out
 
