@@ -175,6 +175,7 @@ def test_receipts_of_one_boot_are_put_together() -> None:
     assert [round(value) for value in found[0].runs] == [40, 40, 40, 50, 50, 50, 50]
     assert round(found[0].value) == 50
     assert found[0].first_utc.startswith("2026-11-29T12:01")
+    assert [boot.boot for boot in boots([receipt("x", "a2", 5, [40]), receipt("x", "b1", 2, [40])])] == ["b1", "a2"]  # as they ran
 
 
 def test_primary_figure_of_lanes_is_the_steady_rate() -> None:

@@ -109,6 +109,8 @@ def test_bootstrap_of_boots_without_spread_is_a_point() -> None:
     assert stats.bootstrap([[1.0] * 3] * 4, [[3.0] * 3] * 4, draws=50) == (2, 2)
     low, high = stats.bootstrap([[0.0], [1.0]], [[0.0], [1.0]], draws=2000)
     assert (low, high) == (-1, 1)
+    # the median of ten draws is the outlier only when six of them are: about once in 7,000
+    assert stats.bootstrap([[1.0]], [[0.0] * 9 + [10.0]], draws=300) == (-1, -1)
 
 
 def test_tail_by_hand() -> None:
