@@ -151,13 +151,13 @@ def test_ids_are_unique_and_settings_exist() -> None:
     assert all(re.fullmatch(r"[a-z0-9-]+", name) for name in names)
 
 
-def test_documented_is_one_line_each_and_in_the_readme() -> None:
+def test_documented_is_one_line_each_and_in_the_document() -> None:
     lines = [line for line in documented().splitlines() if line.startswith("- ")]
     found = [match[1] for line in lines if (match := re.fullmatch(r"- Do not .+\. Instead: .+\. \(`([a-z0-9-]+)`\)", line))]
     assert sorted(found) == sorted(c.id for c in CONSTRAINTS)
     assert lines[0] == "- Do not set KV_CACHE_DTYPE to anything but fp8. Instead: KV_CACHE_DTYPE=fp8. (`kv-cache-dtype`)"
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    between = readme.partition("<!-- constraints -->\n")[2].partition("<!-- /constraints -->")[0]
+    text = (Path(__file__).parents[2] / "docs" / "refused-settings.md").read_text()
+    between = text.partition("<!-- constraints -->\n")[2].partition("<!-- /constraints -->")[0]
     assert between == documented(), "paste what cluster.constraints.documented() returns between the markers"
 
 
