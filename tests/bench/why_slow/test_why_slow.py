@@ -138,6 +138,7 @@ def test_nodes_that_are_fine_or_idle() -> None:
 def test_other_traffic() -> None:
     assert ids(dataclasses.replace(HEALTHY, isolated=False)) == ["other-traffic"]
     assert ids(HEALTHY, Live(running=2, waiting=0, foreign_tokens=31)) == ["other-traffic-now"]
+    assert ids(HEALTHY, Live(0, 0, 31)) == ["other-traffic-now"]  # came and went between the two readings
     assert ids(HEALTHY, Live(0, 0, 0)) == []
     assert ids(dataclasses.replace(HEALTHY, isolated=None), Live()) == []
 
@@ -166,6 +167,7 @@ def test_prefix_miss() -> None:
     assert ids(dataclasses.replace(chat, cached_share=0.0, salted=True)) == []
     assert ids(dataclasses.replace(chat, cached_share=0.0, prompt_tokens=3000)) == []  # less than a page: nothing could come
     assert ids(dataclasses.replace(chat, cached_share=None)) == []
+    assert ids(dataclasses.replace(chat, cached_share=0.0, prompt_tokens=None, ttft_s=0.2)) == []
 
 
 def test_prefill_starvation() -> None:
