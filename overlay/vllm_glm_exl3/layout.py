@@ -39,8 +39,9 @@ def check_bits(bits: float, name: str) -> int:
 def part_size(total: int, size: int, name: str) -> int:
     """`total` / `size`, which must be whole blocks of 128: a rotation cannot cross ranks. Raises BadSlice."""
     if total % (size * BLOCK):
+        what = f"does not divide into {size} parts of whole 128-blocks" if size > 1 else "is not whole 128-blocks"
         raise BadSlice(
-            f"{name}: {total} does not divide into {size} parts of whole 128-blocks, which EXL3's rotation needs; "
+            f"{name}: {total} {what}, which EXL3's rotation needs; "
             f"try another tensor parallel size, or expert parallelism (--enable-expert-parallel) for routed experts"
         )
     return total // size
