@@ -12,7 +12,12 @@ OURS = {"cluster", "bench", "cli", "ablit", "overlay", "tests", "tasks", "notebo
 PACKAGES = ("cluster", "bench", "cli")
 
 # what a module with tasks may import of ours beside its own package: the first folder decides
-GLUE = {"cluster": {"cli"}, "bench": {"cli", "cluster"}, "ablit": {"cli", "bench", "cluster"}, "tasks.py": {"cli", "cluster", "bench", "ablit"}}
+GLUE = {
+    "cluster": {"cli"},
+    "bench": {"cli", "cluster"},
+    "ablit": {"cli", "bench", "cluster"},
+    "tasks.py": {"cli", "cluster", "bench", "ablit"},
+}
 # package -> the only files that may import it
 DOORS = {
     "fabric": {"cluster/ssh.py"},

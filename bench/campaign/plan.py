@@ -37,11 +37,15 @@ class Arm(Fact):
 
 
 class Work(Fact):
-    """What every boot measures. runs: measured requests per prompt. max_tokens None: each workload's own."""
+    """What every boot measures. runs: measured requests per prompt. max_tokens None: each workload's own.
+
+    concurrency: one receipt for each number of lanes, empty = the phase's own; each is an endpoint of its own.
+    """
 
     phases: tuple[str, ...] = pydantic.Field(min_length=1)
     runs: int = pydantic.Field(ge=1)
     max_tokens: int | None = pydantic.Field(ge=1)
+    concurrency: tuple[int, ...] = ()
 
 
 class Rules(Fact):

@@ -11,7 +11,7 @@ import datetime
 import fcntl
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,9 +71,20 @@ def _by_slot(campaign: Campaign) -> dict[int, dict[Path, Receipt]]:
 
 
 def finished(campaign: Campaign) -> dict[int, dict[Path, Receipt]]:
-    """The receipts of every finished slot, one that holds every phase of the plan, by file."""
-    phases = set(campaign.plan.work.phases)
-    return {slot: made for slot, made in _by_slot(campaign).items() if {r.protocol.phase for r in made.values()} == phases}
+    """The receipts of every finished slot, one that holds every phase of the plan at every concurrency, by file."""
+    wanted = _wanted(campaign)
+    return {slot: made for slot, made in _by_slot(campaign).items() if wanted <= _holds(made.values())}
+
+
+def _wanted(campaign: Campaign) -> set[tuple[str, int | None]]:
+    """Phase and lanes of every receipt that a slot must have; lanes None: the phase's own."""
+    work = campaign.plan.work
+    return {(phase, lanes) for phase in work.phases for lanes in (work.concurrency or (None,))}
+
+
+def _holds(receipts: Iterable[Receipt]) -> set[tuple[str, int | None]]:
+    found = [receipt.protocol for receipt in receipts]
+    return {(protocol.phase, lanes) for protocol in found for lanes in (protocol.concurrency, None)}
 
 
 def state(campaign: Campaign) -> State:
@@ -175,7 +186,7 @@ def _check(campaign: Campaign, slot: int, fresh: Sequence[Receipt]) -> None:
     used = {receipt.system.boot for made in finished(campaign).values() for receipt in made.values()}
     if len(boots) != 1 or None in boots or boots & used:
         raise InvalidMeasurement(f"slot {slot + 1}: field system.boot: not one fresh boot: {', '.join(map(str, sorted(boots, key=str)))}")
-    missing = set(campaign.plan.work.phases) - {receipt.protocol.phase for receipt in fresh}
+    missing = [phase for phase, lanes in _wanted(campaign) - _holds(fresh)]
     if missing:
         raise InvalidMeasurement(f"slot {slot + 1}: no receipt of phase {', '.join(sorted(missing))}")
 

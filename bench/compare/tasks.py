@@ -114,6 +114,7 @@ class PlanFlags:
     primary: str | None = cli.flag("phases whose difference is tested (default: all); the others are guarded by --margin")
     runs: int = cli.flag("measured requests per prompt at each boot", 5, kind="whole", low=1, high=1000)
     max_tokens: int | None = cli.flag("longest answer (default: the workload's own)", kind="whole", low=1)
+    concurrency: tuple[int, ...] = cli.flag("lanes at once, as 1,4: one endpoint each (default: the phase's own)", (), kind="list", low=1)
     margin: float = cli.flag("how much slower an endpoint may be, percent", 2, kind="number", low=0.01)
     control: bool = cli.flag("boot the baseline twice as often, as an arm of its own that must not differ", False)
     test: str = cli.flag(
@@ -138,7 +139,7 @@ def bench_plan(ctx: Any, flags: PlanFlags) -> None:
     kit = settings.load({"kit": flags.kit}).kit.name
     for arm in (first, second):
         _effective(kit, arm)
-    work = plans.Work(phases=_words(flags.phase), runs=flags.runs, max_tokens=flags.max_tokens)
+    work = plans.Work(phases=_words(flags.phase), runs=flags.runs, max_tokens=flags.max_tokens, concurrency=flags.concurrency)
     wanted = plans.Wanted(
         kit=kit,
         arms=(first, second),
@@ -215,7 +216,7 @@ def _boot_and_measure(plan: Any, effective: Any, arm: Any, folder: Path) -> list
     options = Options(runs=plan.work.runs, max_tokens=plan.work.max_tokens, arm=arm.name)
     system = System.model_validate(identity.system(record))
     key = effective.settings.vllm_api_key
-    job = bench_decode.Job(record["base_url"], plan.work.phases, record["model"], key, folder, system, options)
+    job = bench_decode.Job(record["base_url"], plan.work.phases, record["model"], key, folder, system, options, plan.work.concurrency)
     return [one.receipt for one in bench_decode.bench(job, _say)]
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cluster.budget import nodes
 from cluster.doctor.checks_gpu import GIB, ours
 from cluster.doctor.finding import Check, Finding, Kind, Scene, each_node
 from cluster.facts.node import Facts
@@ -16,6 +17,9 @@ BOOT_SLACK_S = 60
 
 MEMORY = Kind(
     "memory", "info", "the page cache may be given back, yet counts as used for CUDA; `invoke budget` says what is needed", "F4 F17"
+)
+MEMORY_SHORT = Kind(
+    "memory-short", "error", "the engine takes its memory at once and refuses to start, minutes into the launch", "F1 F2 F10"
 )
 SWAP = Kind("swap-used", "warning", "unified memory ran short before; a rank that is swapped stalls all", "F6 F14")
 OOM = Kind("oom-killed", "warning", "the kernel killed processes since the boot for lack of memory", "F6 F13")
@@ -44,11 +48,20 @@ def memory(facts: Facts, scene: Scene) -> Iterator[Finding]:
         cache = "" if found.page_cache_bytes is None else f", page cache {found.page_cache_bytes / GIB:.1f}"
         what = f"{found.available_bytes / GIB:.1f} of {found.total_bytes / GIB:.1f} GiB available, free {found.free_bytes / GIB:.1f}{cache}"
         yield MEMORY.at(facts.role, what, "invoke budget")
+        yield from _short(facts, scene, {"MemAvailable": found.available_bytes, "MemFree": found.free_bytes})
     if found.swap_used_bytes and found.swap_used_bytes >= SWAP_BYTES:
         what = f"{found.swap_used_bytes / GIB:.1f} GiB of swap are in use; expected less than {SWAP_BYTES / GIB:g}"
         yield SWAP.at(facts.role, what, "find what is large: ps -eo rss,cmd --sort=-rss | head; sudo swapoff -a && sudo swapon -a")
     if scene.sparks and found.oom_kills:
         yield OOM.at(facts.role, f"{found.oom_kills} since the boot; expected 0", "journalctl -k -g 'Out of memory'; invoke budget")
+
+
+def _short(facts: Facts, scene: Scene, reading: Mapping[str, int]) -> Iterator[Finding]:
+    """Less memory than a launch takes. A running rank of ours has taken its part already."""
+    running = bool(facts.record) or any(each.record and each.running for each in facts.docker.containers)
+    for problem in () if running else nodes.problems(scene.effective, {facts.role: reading}):
+        if problem.level == "error":
+            yield MEMORY_SHORT.at(facts.role, problem.what, problem.hint)
 
 
 def services(facts: Facts, scene: Scene) -> Iterator[Finding]:

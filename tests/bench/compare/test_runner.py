@@ -10,12 +10,12 @@ import pytest
 
 from bench.campaign import plan as plans
 from bench.campaign import runner
-from bench.campaign.plan import Arm
+from bench.campaign.plan import Arm, Work
 from bench.campaign.runner import Campaign
 from bench.compare import build
 from bench.compare.load import read_sound
 from bench.errors import BadRequest, BenchError, InvalidMeasurement
-from bench.receipt import Receipt, find, read, write
+from bench.receipt import Receipt, find, read, seal, write
 from tests.bench.compare.support import receipt, tagged
 from tests.bench.compare.test_plan import wanted
 from tests.bench.samples import run
@@ -201,3 +201,24 @@ def test_the_control_decides(tmp_path: Path) -> None:
     assert found.verdict.startswith("INCONCLUSIVE: the control differs from itself by -")
     assert found.control is not None
     assert [each.held for each in found.control] == [False, False]
+
+
+def test_every_number_of_lanes_must_be_there(tmp_path: Path) -> None:
+    plans.write(plans.make(wanted(work=Work(phases=("prose",), runs=3, max_tokens=None, concurrency=(1, 2)))), tmp_path / "plan.json")
+    one = runner.opened(tmp_path)
+
+    class Half(Boots):
+        def receipts(self, arm: Arm, n: int) -> list[Receipt]:
+            return super().receipts(arm, n)[:1]
+
+    with pytest.raises(InvalidMeasurement, match="slot 1: no receipt of phase prose"):
+        runner.run(one, Half(), said)
+
+    class Both(Half):
+        def receipts(self, arm: Arm, n: int) -> list[Receipt]:
+            (single,) = super().receipts(arm, n)
+            lanes = single.model_copy(update={"id": f"{single.id}x2", "protocol": single.protocol.model_copy(update={"concurrency": 2})})
+            return [single, seal(lanes)]
+
+    runner.run(one, Both(), said)
+    assert len(runner.state(one).finished) == 8
