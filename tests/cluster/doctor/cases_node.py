@@ -64,14 +64,13 @@ GPU = (
     ),
 )
 
+AVAILABLE = "MemAvailable:   100000000 kB\nWas:"
 SYSTEM = (
     Case("memory", "head", lambda p: None, ("112.5 of 121.7 GiB available, free 19.1, page cache 91.6", "invoke budget")),
     Case(
         "memory-short",
         "head",
-        lambda p: p.files().update(
-            {"/proc/meminfo": p.files()["/proc/meminfo"].replace("MemAvailable:", "MemAvailable:   100000000 kB\nWas:")}
-        ),
+        lambda p: p.files().update({"/proc/meminfo": p.files()["/proc/meminfo"].replace("MemAvailable:", AVAILABLE)}),
         ("the launch needs 105.4 GiB, 95.4 GiB are available", "GPU_MEM_UTIL=0.76"),
     ),
     Case("swap-used", "head", put("head", "files", "/proc/meminfo", SWAP), ("4.0 GiB of swap", "swapoff")),
