@@ -11,13 +11,15 @@ from typing import Any
 
 from cluster import preflight, weights
 from cluster.doctor import before
-from cluster.engines import vllm
 from cluster.images import ensure as images
 from cluster.plan import plan_up
 from cluster.probe import Probe
+from cluster.ranks import ranks
 from cluster.session import Cluster
+from cluster.settings import Effective
 from cluster.waiting import Wait
 from cluster.weights import ensure
+from cluster.weights.snapshots import snapshots
 
 Seen = Mapping[str, Mapping[str, Any]]
 
@@ -33,7 +35,7 @@ def prepare(cluster: Cluster, token: str, say: Callable[[str], None], probes: Ma
     check = plan_up(effective).stage("check")
     answers, findings = before.look(cluster, check, doctor=doctor and not effective.settings.skip_doctor)
     seen = _without_own_ports(answers, probes)
-    before.refuse(effective, _without_models(cluster, seen), findings, say)
+    before.refuse(effective, without_what_comes(effective, seen), findings, say)
     moved = images.settle(cluster, token, say, seen)
     ensure.ensure(cluster, say, wait.refresh)
     wait.refresh(0)
@@ -50,7 +52,17 @@ def _without_own_ports(seen: Seen, probes: Mapping[str, Probe]) -> dict[str, Any
     return {role: {**facts, "ports": {p: holder for p, holder in facts["ports"].items() if p not in own}} for role, facts in seen.items()}
 
 
-def _without_models(cluster: Cluster, seen: Seen) -> dict[str, Any]:
-    """The facts of the check, without model folders that are missing: the weights come later and are looked at again then."""
-    models = {rank.role: set(vllm.model_folders(rank)) if rank.kit.engine == "vllm" else set() for rank in cluster.ranks}
-    return {role: {**facts, "missing_paths": [p for p in facts["missing_paths"] if p not in models[role]]} for role, facts in seen.items()}
+def without_what_comes(effective: Effective, seen: Seen) -> dict[str, Any]:
+    """The facts of the check, without missing model folders that a download or a copy will bring: they are looked at again then."""
+    s, wanted, left = effective.settings, snapshots(effective), dict[str, Any]()
+    at_head = set[str]()
+    for rank in ranks(effective):
+        missing, folders = seen[rank.role]["missing_paths"], {each.label: each.folder(rank.node) for each in wanted}
+        if rank.number == 0:
+            coming = {each.label for each in wanted if not each.is_folder and not s.skip_download}
+            at_head = coming | {label for label, folder in folders.items() if folder not in missing}
+        else:
+            coming = set() if s.skip_sync or s.nfs_share else at_head
+        brought = {folders[label] for label in coming}
+        left[rank.role] = {**seen[rank.role], "missing_paths": [path for path in missing if path not in brought]}
+    return left

@@ -74,6 +74,8 @@ def clear(*hosts: Host) -> None:
     """Only deb:1 stays, and no container, record or lock."""
     twin.clear(hosts)
     for host in hosts:
+        for name in names(host) - {image.TAG}:
+            host.attempt("docker", "rmi", "--force", name)
         for name in set(host.run("docker", "images", "--no-trunc", "--format", "{{.ID}}").split()) - {image.image_id(host)}:
             host.attempt("docker", "rmi", "--force", name)
         assert names(host) <= {image.TAG}

@@ -112,6 +112,7 @@ def site(testbed: Testbed, tmp_path: Path) -> Iterator[Site]:
         "WORKER_HF_HOME": "/srv/hub",
         "GLM53_EXTRA_ENV": "",
         "READY_TIMEOUT": "30",
+        "CANARY": "0",  # the engine of this test answers /health only
     }
     try:
         yield Site(head, worker, settings)
