@@ -16,9 +16,10 @@ from tests.cluster.scripted import Node, answer
 
 CRASHED = {"running": False, "exit_code": 137}
 NO_IMAGE: dict[str, Any] = {
-    "docker_error": None, "image_present": False, "missing_paths": [], "unwritable": [], "ports": {}, "foreign_container": False,
+    "docker_error": None, "image": None, "missing_paths": [], "unwritable": [], "ports": {}, "foreign_container": False,
     "free": {},
 }  # fmt: skip
+ONLY_CHECKED = {"SKIP_DOCTOR": "1", "SKIP_DOWNLOAD": "1", "SKIP_SYNC": "1"}
 NOTHING = {"was_running": False, "left": [], "log": None, "log_lost": False}
 
 
@@ -29,7 +30,7 @@ class Scene:
         probe = answer(1, running=False)["probe"]
         others = {"rank_probe": probe, "preflight": NO_IMAGE, "rank_stop": NOTHING, "lock": {"held": True, "by": None}}
         self.nodes = [Node("head", head, others=others), Node("worker", worker, others=others)]
-        cluster = Cluster(load({"kit": "twin"}, {}), Nodes({node.role: node for node in self.nodes}, "python3"))
+        cluster = Cluster(load({"kit": "twin"}, ONLY_CHECKED), Nodes({node.role: node for node in self.nodes}, "python3"))
         self.events: list[Event] = []
         self.watch = Watch(cluster, Options(1, 2, restart), folder / "run/events.jsonl", self.events.append, lambda text: None)
 

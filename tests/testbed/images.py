@@ -44,6 +44,7 @@ SERVED = {
     "READY_TIMEOUT": "60",
     "SKIP_DOWNLOAD": "1",
     "SKIP_SYNC": "1",
+    "CANARY": "0",  # this engine answers /health only
 }
 
 

@@ -63,7 +63,18 @@ def test_copied_weights_and_a_loaded_image_need_no_network(hosts: tuple[Host, ..
     head.run("docker", "save", "--output", "/tmp/picture.tar", NAME)
     head.run("docker", "rmi", NAME)
     caches = {"HEAD_HF_HOME": "/root/hf", "WORKER_HF_HOME": "/root/hf", "HF_HUB_OFFLINE": "1"}
-    user = User({**User.at(tmp_path).env, **SERVED, **caches, "IMAGE": NAME, "MODEL": "site/tiny", "MODEL_REVISION": REVISION})
+    user = User(
+        {
+            **User.at(tmp_path).env,
+            **SERVED,
+            **caches,
+            "IMAGE": NAME,
+            "SKIP_DOWNLOAD": "0",
+            "SKIP_SYNC": "0",
+            "MODEL": "site/tiny",
+            "MODEL_REVISION": REVISION,
+        }
+    )
     try:
         assert user.invoke("ship", "--archive", "/tmp/picture.tar").code == 0
         up = user.invoke("up")
