@@ -28,7 +28,7 @@ def types(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Everything that needs neither root nor a GPU; the real 135M model is part of it."""
-    _python(session, "pytest", *(session.posargs or ["tests", "--ignore=tests/testbed"]))
+    _python(session, "pytest", *(session.posargs or ["tests", "--ignore=tests/testbed", "--ignore=tests/overlay"]))
 
 
 @nox.session
@@ -51,7 +51,7 @@ def overlay(session: nox.Session) -> None:
     _python(session, "mypy", "--config-file", "overlay/pyproject.toml", "overlay", "tests/overlay")
     python = str(session.run(sys.executable, "-m", "tests.overlay.env", external=True, silent=True)).split()[-1]
     # vLLM's imports warn; what the tests promise is checked by the tests
-    session.run(python, "-m", "pytest", "-W", "default", *(session.posargs or ["tests/overlay"]), external=True)
+    session.run(python, "-m", "pytest", "-W", "default", *(session.posargs or ["-m", "not gpu", "tests/overlay"]), external=True)
 
 
 @nox.session
