@@ -1,4 +1,3 @@
-# syntax=docker/dockerfile:1
 # The serving image for DGX Spark (GB10, arm64): vLLM 0.32's own image, exllamav3's kernels for sm_121a, and the plugin of overlay/.
 #
 # NOT BUILT ON A SPARK, and nowhere else: no arm64 machine with Docker and a network was at hand. What was tried: the extension builds
