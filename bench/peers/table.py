@@ -53,6 +53,27 @@ def table(receipt: Receipt) -> str:
     return "\n".join(lines)
 
 
+def summary_table(receipt: Receipt) -> str:
+    """One line per tool: the largest error of each figure over all cases, how many figures were wrong, and the CPU cost."""
+    lines = ["| tool | " + " | ".join(_NAMES[figure] for figure in FIGURES) + " | wrong | CPU s per 1,000 tokens |"]
+    lines.append("|---|" + "---|" * (len(FIGURES) + 2))
+    costs = {cost.peer: cost.cpu_s_per_1000 for cost in receipt.costs}
+    for name, (bad, told) in wrong(receipt).items():
+        rows = [row for row in receipt.rows if row.peer == name]
+        cells = " | ".join(_worst([v for row in rows for v in row.verdicts if v.figure == figure]) for figure in FIGURES)
+        cost = costs.get(name)
+        lines.append(f"| {_tool(rows[0])} | {cells} | {bad} of {told} | {'-' if cost is None else f'{cost:.4f}'} |")
+    return "\n".join(lines)
+
+
+def _worst(verdicts: list[Verdict]) -> str:
+    errors = [verdict.error for verdict in verdicts if verdict.error is not None]
+    if not errors:
+        return "-"
+    text = f"{max(errors, key=abs):+.1%}"
+    return f"**{text}**" if any(verdict.wrong for verdict in verdicts) else text
+
+
 def live_table(receipt: Receipt) -> str:
     """What each tool reports of the real server."""
     lines = ["| tool | " + " | ".join(_NAMES[figure] for figure in FIGURES) + " |", "|---|" + "---|" * len(FIGURES)]

@@ -1,6 +1,7 @@
 """The truth from a send log, by hand; the comparison with it; and the lean client for real, with limits that a busy machine keeps."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -154,3 +155,10 @@ def test_the_lean_client_for_real(level: Level) -> None:
     assert -0.001 < found.error.read_lag_p50_s < 0.02
     assert found.hygiene.events == found.tokens + 3 * level.streams  # role, finish, usage
     assert found.hygiene.full_reads == 0
+
+
+def test_the_readme_shows_the_committed_receipt_in_which_every_goal_is_met() -> None:
+    root = Path(__file__).parents[2]
+    found = AccuracyReceipt.model_validate_json((root / "results/accuracy/accuracy.json").read_text())
+    assert found.missed == ()
+    assert f"<!-- accuracy -->\n{table(found)}\n<!-- /accuracy -->" in (root / "README.md").read_text()

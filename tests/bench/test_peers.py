@@ -12,7 +12,7 @@ from bench.peers.__main__ import CASES, PEERS
 from bench.peers.judged import Actual, judge, what_is_true
 from bench.peers.peer import Job, Peer, Reported
 from bench.peers.runs import Case, Server, live, row
-from bench.peers.table import Cost, Receipt, cost_table, cost_verdict, live_table, table, wrong
+from bench.peers.table import Cost, Receipt, cost_table, cost_verdict, live_table, summary_table, table, wrong
 from bench.peers.tokenizer import text, write
 from bench.scripted import Script, ScriptedServer, Sent
 from bench.trace import Trace, Usage
@@ -235,6 +235,21 @@ def test_the_table_marks_what_is_wrong() -> None:
         "| 4 | final | c 1 | failed: exit status 1; it said: a/b | | | |  |",
     ]
     assert wrong(receipt()) == {"spark-lab": (0, 5), "b": (2, 4), "c": (0, 0)}
+
+
+def test_the_summary_shows_the_worst_of_each() -> None:
+    assert summary_table(receipt()).splitlines()[2:] == [
+        "| spark-lab | +1.0% | +0.0% | +0.0% | +0.0% | -0.7% | 0 of 5 | - |",
+        "| b 1 | **-96.9%** | **+10.5%** | +0.0% | - | -0.7% | 2 of 4 | 0.0345 |",
+        "| c 1 | - | - | - | - | - | 0 of 0 | - |",
+    ]
+
+
+def test_the_readme_and_the_document_show_the_committed_receipts() -> None:
+    root = Path(__file__).parents[2]
+    found = Receipt.model_validate_json((root / "results/peers/peers.json").read_text())
+    assert f"<!-- peers -->\n{summary_table(found)}\n<!-- /peers -->" in (root / "README.md").read_text()
+    assert f"<!-- peers -->\n{table(found)}\n<!-- /peers -->" in (root / "docs/peers.md").read_text()
 
 
 def test_the_other_tables() -> None:
