@@ -13,6 +13,7 @@ from typing import Literal
 from bench.trace import Fact, Trace
 
 TokenSource = Literal["chunk_usage", "chunk_timings", "token_ids", "final_usage"]
+_FIRST_CHUNK_ERROR = 0.01  # of the decode rate, from not knowing how many tokens the first chunk holds
 _FROM_CHUNKS: dict[str | None, TokenSource] = {"usage": "chunk_usage", "timings": "chunk_timings", "token_ids": "token_ids"}
 
 
@@ -21,8 +22,9 @@ class RequestMetrics(Fact):
 
     ttfr_s: first chunk of any kind. ttft_s: first chunk that holds a token (see Trace.token_chunks). e2el_s: last such chunk.
     tpot_s: (e2el - ttft) / (n - 1), n without reasoning tokens that were counted but not streamed.
-    decode_tok_s: (tokens at the last chunk - tokens at the first) / (their times' difference); with token_source final_usage the
-    first chunk is assumed to hold one token. itl_*: gaps between chunks that hold tokens.
+    decode_tok_s: (tokens at the last chunk - tokens at the first) / (their times' difference). With token_source final_usage the first
+    chunk counts as one token where the number of chunks proves that this is off by 1 % at most; else the rate is unknown.
+    itl_*: gaps between chunks that hold tokens.
     prefill_tok_s: prompt tokens that were not cached / ttft.
     """
 
@@ -76,11 +78,16 @@ def _hidden(trace: Trace) -> int:
     return 0 if stated is None or "k" in trace.kinds else stated
 
 
-def _decoded(shown: int | None, counts: list[int] | None) -> int | None:
-    """Tokens that arrived after the first token chunk, of `shown` that were streamed."""
+def _decoded(shown: int | None, counts: list[int] | None, chunks: int) -> int | None:
+    """Tokens that arrived after the first of `chunks` token chunks, of `shown` that were streamed.
+
+    Each chunk holds at least one token, so of a total alone the first holds 1 to shown - chunks + 1 of them.
+    """
     if counts is not None:
         return counts[-1] - counts[0]
-    return None if shown is None else shown - 1
+    if shown is None or shown - chunks > _FIRST_CHUNK_ERROR * (shown - 1):
+        return None
+    return shown - 1
 
 
 def measure(trace: Trace) -> RequestMetrics:
@@ -101,7 +108,7 @@ def measure(trace: Trace) -> RequestMetrics:
         ttft_s=first,
         e2el_s=last,
         tpot_s=ratio(span, shown - 1 if shown else None),
-        decode_tok_s=ratio(_decoded(shown, counts), span),
+        decode_tok_s=ratio(_decoded(shown, counts, len(times)), span),
         itl_p50_s=quantile(gaps, 0.5),
         itl_p90_s=quantile(gaps, 0.9),
         itl_p99_s=quantile(gaps, 0.99),

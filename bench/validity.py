@@ -100,7 +100,7 @@ def _answer_notes(payload: Payload) -> Iterator[str]:
     if len(work) > 1 and payload.protocol.natural_end is not False:
         yield f"unequal work: answers of {work[0]} to {work[-1]} tokens"
     if any(run.metrics.token_source == "final_usage" for run in runs):
-        yield "tokens per chunk unknown: the first chunk is assumed to hold one token"
+        yield "the server states no tokens per chunk: a decode rate is given only where there are about as many chunks as tokens"
 
 
 def _prompt_notes(payload: Payload) -> Iterator[str]:

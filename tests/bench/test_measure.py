@@ -44,10 +44,27 @@ CASES = [
         },
     ),
     Case(
-        # the same chunks without counts: the first chunk is taken for one token, so 8 in 0.4 s; 20 % too high, and so labelled
-        "final usage only",
+        # the same chunks without counts: the first may hold 1 to 7 of the 9 tokens, so 8 to 2 came in the 0.4 s after it
+        "final usage only, several tokens per chunk: no rate",
         trace((0.5, "c", None), (0.7, "c", None), (0.9, "c", None), (1.0, "u", None), usage=USAGE_9),
-        {"n_tokens": 9, "token_source": "final_usage", "first_chunk_tokens": None, "decode_tok_s": 20.0, "tpot_s": 0.05},
+        {"n_tokens": 9, "token_source": "final_usage", "first_chunk_tokens": None, "decode_tok_s": None, "tpot_s": 0.05},
+    ),
+    Case(
+        # three tokens in three chunks: the first holds one
+        "final usage only, a token per chunk",
+        trace((0.5, "c", None), (0.7, "c", None), (0.9, "c", None), usage=Usage(completion_tokens=3)),
+        {"n_tokens": 3, "token_source": "final_usage", "decode_tok_s": 5.0},
+    ),
+    Case(
+        # 102 tokens in 101 chunks: the first holds one or two, so 101 or 100 came in the 1 s after it
+        "final usage only, one chunk of two tokens",
+        trace(*((0.01 * at, "c", None) for at in range(50, 151)), usage=Usage(completion_tokens=102)),
+        {"decode_tok_s": 101.0},
+    ),
+    Case(
+        "final usage only, three more tokens than chunks: off by more than 1 %",
+        trace(*((0.01 * at, "c", None) for at in range(50, 151)), usage=Usage(completion_tokens=104)),
+        {"decode_tok_s": None},
     ),
     Case(
         "role-only first chunk is no token",
@@ -105,13 +122,13 @@ CASES = [
     Case(
         "one chunk that states nothing makes chunk counts unusable",
         trace((0.5, "c", 1), (0.6, "c", None), (0.9, "c", 5), counts="usage", usage=Usage(completion_tokens=5)),
-        {"token_source": "final_usage", "decode_tok_s": 10.0},
+        {"token_source": "final_usage", "decode_tok_s": None},
     ),
     Case(
-        # 950 tokens of hidden reasoning, then 51 of answer in 1 s; dividing all 1,001 by that second would give 1,000 tok/s
+        # 950 tokens of hidden reasoning, then 3 of answer in 1 s; dividing all 953 by that second would give 952 tok/s
         "reasoning that is counted but not streamed is in no rate",
-        trace((30.0, "c", None), (30.5, "c", None), (31.0, "c", None), usage=Usage(completion_tokens=1001, reasoning_tokens=950)),
-        {"n_tokens": 1001, "decode_tok_s": 50.0, "tpot_s": 0.02, "tokens_per_chunk": 17.0, "ttft_s": 30.0},
+        trace((30.0, "c", None), (30.5, "c", None), (31.0, "c", None), usage=Usage(completion_tokens=953, reasoning_tokens=950)),
+        {"n_tokens": 953, "decode_tok_s": 2.0, "tpot_s": 0.5, "tokens_per_chunk": 1.0, "ttft_s": 30.0},
     ),
     Case(
         "the same with counts in the chunks",
