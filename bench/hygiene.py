@@ -29,7 +29,7 @@ _SCHEDSTAT = Path("/proc/thread-self/schedstat")  # Linux: ns on a core, ns runn
 class Limits(Fact):
     """Above any of these the client counts as behind. The lag holds up to 1 ms of timer rounding (epoll's and uvloop's)."""
 
-    lag_p99_s: float = 0.010
+    lag_p99_s: float = 0.025
     lag_max_s: float = 0.200
     busy_share: float = 0.90
     gc_pause_s: float = 0.050

@@ -64,18 +64,19 @@ class _Sent:
 
 @dataclass
 class Session:
-    """The measured requests of one phase so far. Used by one event loop."""
+    """The measured requests of one phase so far. Used by one event loop. to_the_limit: no answer may end by itself (see Request)."""
 
     endpoint: Endpoint
     model: str
     deadlines: Deadlines
     report: Report
+    to_the_limit: bool = False
     runs: list[Run] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
 
     def request(self, shot: Shot) -> Request:
         kind = Request if isinstance(shot.content, str) else Conversation
-        return kind(self.model, shot.content, shot.max_tokens)
+        return kind(self.model, shot.content, shot.max_tokens, to_the_limit=self.to_the_limit)
 
     async def alone(self, shot: Shot) -> Run:
         """Send one request between two counter readings. Raises Broken after keeping a run that failed."""

@@ -35,7 +35,8 @@ class Deadlines:
 class Request:
     """One chat request. thinking: True/False/effort word for models that think, None: leave it to the server.
 
-    history: earlier turns as (role, text), which go before `content`, the last user message.
+    history: earlier turns as (role, text), which go before `content`, the last user message. to_the_limit: the answer must reach
+    max_tokens; asked of servers that know how (vLLM, llama.cpp).
     """
 
     model: str
@@ -45,6 +46,7 @@ class Request:
     top_p: float | None = 1.0
     thinking: bool | str | None = False
     history: tuple[tuple[str, str], ...] = ()
+    to_the_limit: bool = False
 
     def body(self, dialect: Dialect) -> dict[str, Any]:
         """The arguments of chat.completions.create; what is not standard stands in extra_body."""
@@ -75,6 +77,8 @@ class Request:
         extra = dict(per_chunk[dialect])
         if dialect != "openai" and self.thinking is not None:
             extra["chat_template_kwargs"] = {"enable_thinking": bool(self.thinking)}
+        if dialect != "openai" and self.to_the_limit:
+            extra["ignore_eos"] = True
         if isinstance(self.thinking, str):
             extra["reasoning_effort"] = self.thinking
         return extra

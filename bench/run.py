@@ -102,7 +102,7 @@ async def find_target(base_url: str, api_key: str | None, model: str | None, sys
 
 async def measure_program(target: Target, program: Program, options: Options, report: Report) -> Payload:
     """One program as an unsealed receipt, with everything derived. Ctrl-C ends it early; the payload is then marked invalid."""
-    session = Session(target.endpoint, target.model, options.deadlines, report)
+    session = Session(target.endpoint, target.model, options.deadlines, report, program.protocol.natural_end is False)
     probes: tuple[ProbeResult, ...] | None = None
     usage: Usage | None = None
     try:

@@ -69,8 +69,8 @@ def bring(view: View, snapshot: Snapshot, say: Say, keep: Keep = lambda: None) -
     if missing:
         _room(cache, missing)
         say(f"{snapshot.label}: downloading {len(missing)} of {len(wanted)} files, {gib(sum(missing.values()))}")
-        _fetch(access, snapshot, cache, wanted, exclude, say, keep)
-    _prove(view, snapshot, wanted, exclude, say)
+        _fetch(access, cache, Listing(snapshot, wanted, exclude), say, keep)
+    _prove(view, Listing(snapshot, wanted, exclude), say)
 
 
 def _exclude(view: View) -> tuple[str, ...]:
@@ -167,16 +167,24 @@ def _room(cache: Cache, missing: Mapping[str, int]) -> None:
         raise LaunchError(what, hint="df -h; hf cache prune; or set HF_HOME to a larger disk")
 
 
-def _fetch(
-    access: Hub, snapshot: Snapshot, cache: Cache, wanted: Mapping[str, RemoteFile], exclude: tuple[str, ...], say: Say, keep: Keep
-) -> None:
+@dataclass(frozen=True)
+class Listing:
+    """What the Hub lists of a snapshot, without the excluded globs."""
+
+    snapshot: Snapshot
+    files: Mapping[str, RemoteFile]
+    exclude: tuple[str, ...]
+
+
+def _fetch(access: Hub, cache: Cache, listing: Listing, say: Say, keep: Keep) -> None:
     """Download, showing the bytes that are on the disk. When it is cut, whole files are kept, and its unfinished ones removed."""
-    totals, before = {snapshot.role: sum(file.size for file in wanted.values())}, cache.unfinished()
-    process = access.begin(snapshot.repo, snapshot.revision, str(cache.hub), exclude)
+    snapshot = listing.snapshot
+    totals, before = {snapshot.role: sum(file.size for file in listing.files.values())}, cache.unfinished()
+    process = access.begin(snapshot.repo, snapshot.revision, str(cache.hub), listing.exclude)
     try:
         with progress.shown("downloaded", totals, say) as tell:
             while not process.ended(0.5):
-                tell({snapshot.role: min(cache.on_disk(wanted), totals[snapshot.role])})
+                tell({snapshot.role: min(cache.on_disk(listing.files), totals[snapshot.role])})
                 keep()
     finally:
         process.stop()
@@ -184,11 +192,11 @@ def _fetch(
             path.unlink(missing_ok=True)
 
 
-def _prove(view: View, snapshot: Snapshot, wanted: Mapping[str, RemoteFile], exclude: tuple[str, ...], say: Say) -> None:
+def _prove(view: View, listing: Listing, say: Say) -> None:
     """Look at the files themselves, against the Hub's listing. Raises LaunchError; writes the manifest when they are right."""
-    head = view.cluster.head
-    entries = {name: manifest.Entry(file.size, file.sha256) for name, file in wanted.items()}
-    view.manifests[snapshot] = made = manifest.new(snapshot, "hub", entries, exclude)
+    head, snapshot = view.cluster.head, listing.snapshot
+    entries = {name: manifest.Entry(file.size, file.sha256) for name, file in listing.files.items()}
+    view.manifests[snapshot] = made = manifest.new(snapshot, "hub", entries, listing.exclude)
     view.refresh([head])
     view.raise_failures()
     wrong = view.findings(head, snapshot)

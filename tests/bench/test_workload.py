@@ -8,6 +8,7 @@ import pytest
 from bench import workload
 from bench.errors import BadRequest
 from bench.phases.names import DECODE
+from bench.request import Dialect, Request
 
 
 @pytest.mark.parametrize("phase", workload.PHASES)
@@ -50,3 +51,10 @@ def test_salt_stands_in_front() -> None:
     prompt = workload.load("prose").prompts[0]
     assert workload.salted(prompt.text, "0a1b2c3d").startswith("[0a1b2c3d] Explain")
     assert workload.salted(prompt.text, None) == prompt.text
+
+
+@pytest.mark.parametrize(("dialect", "asked"), [("vllm", True), ("llamacpp", True), ("openai", None)])
+def test_answers_that_must_reach_the_limit_are_asked_to(dialect: Dialect, asked: bool | None) -> None:
+    forced = Request("m", "x", 8, to_the_limit=True)
+    assert forced.wire(dialect).get("ignore_eos") is asked
+    assert "ignore_eos" not in Request("m", "x", 8).wire(dialect)

@@ -137,10 +137,18 @@ def answer(role: str) -> dict[str, Any]:
         "/proc/sys/kernel/osrelease": "6.17.0-1031-nvidia",
         "/etc/os-release": 'NAME="Ubuntu"\nPRETTY_NAME="Ubuntu 24.04.3 LTS"',
     }
-    runs = {
+    return {"files": files, "runs": _runs(peer["address"], own, links, route), "node": _node(role, own, peer["address"]), "clock": CLOCK}
+
+
+CLOCK = {"begin_unix_s": 0.0, "end_unix_s": 0.0}
+
+
+def _runs(peer: str, own: dict[str, str], links: Any, route: Any) -> dict[str, Any]:
+    """What the commands said."""
+    return {
         "addr": ran(json.dumps(links)),
         "default": ran('[{"dst":"default","gateway":"192.168.1.1","dev":"enP7s7","protocol":"dhcp","metric":100}]'),
-        f"route {peer['address']}": ran(json.dumps(route)),
+        f"route {peer}": ran(json.dumps(route)),
         "ibdev2netdev": ran(f"{own['hca']} port 1 ==> {own['netdev']} (Up)\n"),
         "gpu": ran(GPU),
         "gpu-reasons": ran("clocks_event_reasons.active\n0x0000000000000001\n"),
@@ -153,12 +161,16 @@ def answer(role: str) -> dict[str, Any]:
         "image": ran(image()),
         "containers": ran(""),
     }
-    node = {
+
+
+def _node(role: str, own: dict[str, str], peer: str) -> dict[str, Any]:
+    """What the agent looked up by itself."""
+    return {
         "login": login(),
         "page_bytes": 4096,
         "wireless": ["wlP9s9"],
         "hca_netdevs": {own["hca"]: [own["netdev"]]},
-        "reach": {peer["address"]: {"ping": {"small": 0, "full": 0, "mtu": 9000}, "tcp": "open"}},
+        "reach": {peer: {"ping": {"small": 0, "full": 0, "mtu": 9000}, "tcp": "open"}},
         "ports": {"8888": None, "29521": None} if role == "head" else {},
         "folders": {
             "state": folder("~/.local/state/spark-lab/spark2", 900 * GIB),
@@ -172,7 +184,6 @@ def answer(role: str) -> dict[str, Any]:
         "record": None,
         "lock": None,
     }
-    return {"files": files, "runs": runs, "node": node, "clock": {"begin_unix_s": 0.0, "end_unix_s": 0.0}}
 
 
 def facts(role: str, told: dict[str, Any], clock: Clock | None = None) -> Facts:

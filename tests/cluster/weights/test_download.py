@@ -206,7 +206,8 @@ def test_ctrl_c_ends_the_download_at_once_and_what_is_whole_is_kept(head: Head) 
     command, env = head.command()
     process = subprocess.Popen(command, cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True, preexec_fn=default_interrupt)
     blobs = head.snapshot.parents[1] / "blobs"
-    eventually(lambda: (head.snapshot / "config.json").exists() and [*blobs.glob("*.incomplete")], within_s=30)
+    small = [name for name, content in head.hub.files.items() if len(content) < 1 << 20]
+    eventually(lambda: all((head.snapshot / name).exists() for name in small) and [*blobs.glob("*.incomplete")], within_s=30)
     begin = time.monotonic()
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=20)
