@@ -37,7 +37,7 @@ def ask_agent(
     program = f"{_source(request['action'].partition('_')[0])}\nraise SystemExit(main(json.loads({json.dumps(json.dumps(request))})))\n"
     outcome = transport.run([python, "-"], stdin=program, timeout_s=timeout_s)
     if outcome.code != 0:
-        verb = request["action"].rpartition("_")[2]
+        verb = request["action"].rpartition("_")[2].replace("look", "look at")
         named = dataclasses.replace(outcome, argv=(shown,)) if shown else outcome
         hint = DOCKER_HINT if "docker does not answer" in outcome.stderr else "on that node: docker ps --all; df -h; free -h"
         raise named.error(f"the node agent could not {verb} {request['name']}", hint)

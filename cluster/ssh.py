@@ -7,6 +7,7 @@ HostKeyAlias. Log-in is by key only: nobody is there to type a password. StrictH
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -134,6 +135,9 @@ def connect(target: SshTarget, within_s: float, *, unknown: Learn = refuse, log_
     return link
 
 
+_NO_WAY = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ETIMEDOUT}
+
+
 def _explain(error: Exception, link: Link, within_s: float) -> Unreachable:
     """What went wrong on the way, in words."""
     if isinstance(error, Unreachable):
@@ -146,6 +150,8 @@ def _explain(error: Exception, link: Link, within_s: float) -> Unreachable:
         return Unreachable(f"{link.at}: the name is unknown ({error.strerror})", "check the node's name, HostName in ~/.ssh/config")
     if isinstance(error, paramiko.ssh_exception.NoValidConnectionsError):
         reasons = ", ".join(f"{address[0]}: {reason.strerror or reason}" for address, reason in error.errors.items())
+        if all(reason.errno in _NO_WAY for reason in error.errors.values()):  # what a missing cable gives, where it is no timeout
+            return Unreachable(f"{link.at} did not answer ({reasons})", "is the node on, its cable in, and its address right? ping it")
         return Unreachable(f"{link.at} takes no connection ({reasons})", "is sshd running there, on this port? systemctl status ssh")
     return Unreachable(f"{link.at}: {str(error) or type(error).__name__}", f"ssh -v {link.target.host}")
 

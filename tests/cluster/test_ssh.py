@@ -1,6 +1,7 @@
 """FabricTransport against real ssh servers: what arrives, what comes back, and what is said when the node is not reached."""
 
 import concurrent.futures
+import errno
 import json
 import os
 import shutil
@@ -11,10 +12,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import paramiko  # type: ignore[import-untyped]
 import pytest
 
-from cluster.transport import FabricTransport, Outcome
+from cluster import ssh
+from cluster.transport import FabricTransport, Outcome, SshTarget
 from tests.cluster.sshd import Client, find_sshd, reached, run
 from tests.cluster.support import Node, command_lines, eventually, lives
 
@@ -215,3 +220,18 @@ def test_without_sshd_these_tests_are_skipped_but_not_in_ci(monkeypatch: pytest.
     monkeypatch.setenv("CI", ci)
     with pytest.raises(ends, match="apt-get install openssh-server"):
         find_sshd()
+
+
+@pytest.mark.parametrize(
+    ("number", "words", "hint"),
+    [
+        (errno.EHOSTUNREACH, "did not answer (10.0.0.2: No route to host)", "is the node on, its cable in"),
+        (errno.ECONNREFUSED, "takes no connection (10.0.0.2: Connection refused)", "is sshd running there"),
+    ],
+)
+def test_a_missing_cable_is_told_from_a_missing_sshd(number: int, words: str, hint: str) -> None:
+    """A cable that is out gives a timeout, or this error once the kernel has forgotten the neighbour."""
+    tried = paramiko.ssh_exception.NoValidConnectionsError({("10.0.0.2", 22): OSError(number, os.strerror(number))})
+    link: Any = SimpleNamespace(at="spark@10.0.0.2 port 22", target=SshTarget("worker", "10.0.0.2"))
+    found = ssh._explain(tried, link, 8)
+    assert (words in found.what, hint in found.hint) == (True, True), found
