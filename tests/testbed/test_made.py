@@ -6,9 +6,13 @@ import json
 import os
 import struct
 import tarfile
+import time
 from array import array
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
+
+import pytest
 
 from tests.testbed import image, model, vllm_env
 
@@ -68,3 +72,20 @@ def test_a_finished_environment_is_taken_as_it_is(tmp_path: Path) -> None:
     env = vllm_env.ensure(tmp_path)
     assert (env.vllm, env.seconds) == (tmp_path / "bin/vllm", {"torch": 16.2})
     assert os.listdir(tmp_path) == ["spark-testbed.json"]
+
+
+def test_two_calls_at_once_make_the_environment_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Path] = []
+
+    def make(folder: Path, stamp: Path) -> vllm_env.VllmEnv:
+        made.append(folder)
+        folder.mkdir()
+        time.sleep(0.3)
+        stamp.write_text(json.dumps({"recipe": vllm_env.recipe_hash(), "seconds": {"torch": 1.0}}))
+        return vllm_env.VllmEnv(folder, {"torch": 1.0})
+
+    monkeypatch.setattr(vllm_env, "_make", make)
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(vllm_env.ensure, [tmp_path / "vllm-0.32"] * 2))
+    assert made == [tmp_path / "vllm-0.32"]
+    assert found[0] == found[1] == vllm_env.VllmEnv(tmp_path / "vllm-0.32", {"torch": 1.0})

@@ -139,9 +139,9 @@ def lock(host: Host) -> dict[str, Any] | None:
     return json.loads(text) if text else None
 
 
-def logs(host: Host) -> list[Path]:
-    """The logs that were saved on the host, oldest first."""
-    return sorted(host.path(f"{STATE}/logs").glob("*.log"))
+def logs(host: Host, name: str) -> list[Path]:
+    """The logs of rank `name` that were saved on the host, oldest first (builds keep theirs in the same folder)."""
+    return sorted(host.path(f"{STATE}/logs").glob(f"*-{name}.log"))
 
 
 def remains(hosts: Sequence[Host]) -> list[str]:

@@ -6,6 +6,7 @@ It is made with /usr/bin/python3, not with the interpreter that runs this: a con
 environment then has all it needs, while a Python under /root is hidden in a testbed host.
 """
 
+import fcntl
 import hashlib
 import json
 import os
@@ -62,20 +63,26 @@ def recipe_hash() -> str:
 def ensure(folder: Path = CACHE / "vllm-0.32") -> VllmEnv:
     """Return the environment; make it first (3 to 10 minutes, 3.5 GB) unless a finished one by this recipe is there.
 
-    An unfinished or older one is removed first. Raises TestbedError if a step fails.
+    An unfinished or older one is removed first; two calls at once make it once. Raises TestbedError if a step fails.
     """
     stamp = folder / "spark-testbed.json"
-    if stamp.exists():
-        known = json.loads(stamp.read_text())
-        if known["recipe"] == recipe_hash():
-            return VllmEnv(folder, known["seconds"])
-    return _make(folder, stamp)
+    known = _finished(folder, stamp)
+    if known:
+        return known
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _finished(folder, stamp) or _make(folder, stamp)
+
+
+def _finished(folder: Path, stamp: Path) -> VllmEnv | None:
+    known = json.loads(stamp.read_text()) if stamp.exists() else {}
+    return VllmEnv(folder, known["seconds"]) if known.get("recipe") == recipe_hash() else None
 
 
 def _make(folder: Path, stamp: Path) -> VllmEnv:
     install_packages()
     shutil.rmtree(folder, ignore_errors=True)
-    folder.parent.mkdir(parents=True, exist_ok=True)
     seconds: dict[str, float] = {}
     for step in (_venv, _torch, _vllm, _remove_unusable, _stub, _check):
         begin = time.monotonic()
