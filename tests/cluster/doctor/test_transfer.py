@@ -15,7 +15,7 @@ from cluster.errors import LaunchError
 from cluster.execute import Nodes
 from cluster.facts.node import Gathered
 from cluster.facts.rdma import Hca
-from cluster.facts.transfer import perftest_gbit_s
+from cluster.facts.transfer import Transfers, perftest_gbit_s
 from cluster.session import Cluster
 from cluster.transport import LocalTransport
 from tests.cluster.doctor.changes import OURS
@@ -50,7 +50,7 @@ class Two:
         self.cluster = Cluster(self.effective, Nodes(transports, "/usr/bin/python3"))
         self.pair = Pair()
 
-    def measure(self, *, force: bool = False) -> transfer.Transfers:
+    def measure(self, *, force: bool = False) -> Transfers:
         told = {"head": self.pair.head, "worker": self.pair.worker}
         gathered = Gathered({role: recorded.facts(role, answer) for role, answer in told.items()})
         return transfer.measure(self.cluster, gathered, force=force)
@@ -90,7 +90,7 @@ def test_not_while_ours_runs_unless_forced(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(transfer, "LIMIT_BYTES", 1 << 20)
     two = Two()
     two.pair.containers({"name": "/spark-lab-head", "record": OURS})
-    assert two.measure() == transfer.Transfers(True, (), {"head": "spark-lab-head"})
+    assert two.measure() == Transfers(True, (), {"head": "spark-lab-head"})
     assert len(two.measure(force=True).done) == 2
     two.pair.containers({"name": "/spark-lab-head", "record": OURS, "state": "exited"})
     assert len(two.measure().done) == 2
