@@ -28,13 +28,16 @@ class Part:
         first, last = f"<!-- {self.marker} -->\n", f"<!-- /{self.marker} -->"
         if text.count(first) != 1 or text.count(last) != 1 or text.index(first) > text.index(last):
             raise ValueError(f"{self.file}: needs the line {first.strip()} and after it {last}, each once")
-        made = pkgutil.resolve_name(self.writer)()
+        made: str = pkgutil.resolve_name(self.writer)()
         return text[: text.index(first)] + first + made + text[text.index(last) :]
 
 
 PARTS: tuple[Part, ...] = (
     Part("docs/refused-settings.md", "constraints", "cluster.constraints:documented"),
     Part("docs/field-reports.md", "findings", "cluster.doctor.examine:documented"),
+    Part("docs/serving.md", "limits", "cluster.served:limits"),
+    Part("docs/serving.md", "warnings", "cluster.served:warnings"),
+    Part("docs/serving.md", "symptoms", "cluster.doctor.symptoms:documented"),
 )
 
 

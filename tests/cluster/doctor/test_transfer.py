@@ -72,7 +72,7 @@ def test_both_directions_are_measured() -> None:
         assert each.moved_bytes == 64 << 20
         assert each.seconds is not None
         assert each.gbit_s is not None
-        assert 0 < each.seconds < 5
+        assert 0 < each.seconds < 1.9  # the amount ended it, not the time
         assert each.gbit_s == pytest.approx((64 << 20) * 8 / each.seconds / 1e9)
 
 
