@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -96,6 +97,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
 
 
 def run(each: Example, env: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
+    if each.language == "sh" and shutil.which("curl") is None:
+        tell = pytest.fail if os.environ.get("CI") else pytest.skip
+        tell("there is no curl to run the example with: apt-get install curl")
     file = folder / "example"
     file.write_text(each.text)
     words = [sys.executable, str(file)] if each.language == "python" else ["bash", "-e", str(file)]

@@ -31,8 +31,8 @@ SYMPTOMS: tuple[Symptom, ...] = (
             "gid-wrong", "gid-missing", "gid-split", "gid-link-local-twice", "address-absent", "address-on-lo", "device-placeholder",
             "device-absent", "device-other", "hca-placeholder", "hca-absent", "hca-down", "hca-no-address", "hca-unset", "hca-other",
             "link-down", "route-none", "route-other", "peer-silent", "transfer-failed", "mtu-mismatch", "path-mtu",
-            "nccl-patched-missing", "nccl-patched-stock", "nccl-patched-differs", "nccl-lacks-option", "nccl-differs", "nccl-unknown", "known-bad-version",
-            "image-differs",
+            "nccl-patched-missing", "nccl-patched-stock", "nccl-patched-differs", "nccl-lacks-option", "nccl-differs", "nccl-unknown",
+            "known-bad-version", "image-differs",
         ),
     ),
     Symptom(
