@@ -19,6 +19,7 @@ SUBNET_MARK = "NCCL_IB_SUBNET_AWARE_ROUTING"
 MARKS = (RING_MARK, SUBNET_MARK)
 # Where torch's package puts it, then where a distribution's package does; MACHINE is what `uname -m` says.
 _SYSTEM = "/usr/lib/MACHINE-linux-gnu/libnccl.so.2"
+_LIMIT_S = 25  # some hundred MB through docker's socket, once for an image; the whole look may take 40
 _VENV = "lib/python3*/site-packages/nvidia/nccl/lib/libnccl.so.2"
 
 
@@ -63,7 +64,7 @@ def wanted(rank: Rank, known: Mapping[str, Any]) -> dict[str, Any] | None:
     own = vllm.NCCL_LIBRARY if docker else f"{rank.node.venv}/{_VENV}"
     host = f"{s.nccl_host_dir}/{s.nccl_so_name}" if s.use_host_nccl else None
     image = s.image if docker else None
-    return {"image": image, "paths": [own, _SYSTEM], "known": sorted(known), "host": host, "marks": list(MARKS)}
+    return {"image": image, "paths": [own, _SYSTEM], "known": sorted(known), "host": host, "marks": list(MARKS), "limit_s": _LIMIT_S}
 
 
 def parse(raw: Raw) -> Nccl:

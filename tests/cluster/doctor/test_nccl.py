@@ -84,6 +84,7 @@ def test_what_each_rank_is_asked() -> None:
         "known": ["sha256:a", "sha256:b"],
         "host": "~/nccl-2.30.7/libnccl.so.2.30.7",
         "marks": ["SWITCHLESS_RING_ONLY", "NCCL_IB_SUBNET_AWARE_ROUTING"],
+        "limit_s": 25,
     }
     venv = facts_step(ranks(effective("spark2", RUNTIME="process", HEAD_VENV="/v", WORKER_VENV="/w"))[1]).request["nccl"]
     assert (venv["image"], venv["paths"][0], venv["host"]) == (None, "/w/lib/python3*/site-packages/nvidia/nccl/lib/libnccl.so.2", None)

@@ -60,6 +60,7 @@ class Two:
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Less data than a user would move: this machine has other work."""
     monkeypatch.setattr(transfer, "LIMIT_BYTES", 64 << 20)
+    monkeypatch.setattr(transfer, "LIMIT_S", 12)
 
 
 @pytest.mark.usefixtures("short")
@@ -72,7 +73,7 @@ def test_both_directions_are_measured() -> None:
         assert each.moved_bytes == 64 << 20
         assert each.seconds is not None
         assert each.gbit_s is not None
-        assert 0 < each.seconds < 1.9  # the amount ended it, not the time
+        assert 0 < each.seconds < 11  # the amount ended it, not the time
         assert each.gbit_s == pytest.approx((64 << 20) * 8 / each.seconds / 1e9)
 
 

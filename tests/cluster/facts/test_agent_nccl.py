@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ MARKS = ["SWITCHLESS_RING_ONLY", "NCCL_IB_SUBNET_AWARE_ROUTING"]
 
 
 def look(request: dict[str, Any], **wanted: Any) -> Nccl:
-    asked = {"image": None, "paths": [], "known": [], "host": None, "marks": MARKS, **wanted}
+    asked = {"image": None, "paths": [], "known": [], "host": None, "marks": MARKS, "limit_s": 25, **wanted}
     return read("local", ask({**request, "nccl": asked})).nccl
 
 
@@ -76,4 +77,18 @@ def test_an_image_that_is_known_is_not_opened(request_: dict[str, Any], tools: P
 
 def test_without_docker(request_: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert look(request_, image="x:1").problem == "docker does not answer (FileNotFoundError)"
+    assert look(request_, image="x:1").problem == "docker cannot be called (FileNotFoundError)"
+
+
+@pytest.mark.parametrize("slow", ["create", "cp"])
+def test_a_docker_that_is_slow_costs_its_limit_and_leaves_nothing(request_: dict[str, Any], tools: Path, tmp_path: Path, slow: str) -> None:
+    """An answer that came too late is not taken for "no such file"; the container is removed all the same."""
+    script = (
+        f'echo "$*" >> {tmp_path}/asked; case "$1" in {slow}) exec sleep 30;; image) echo sha256:77;; create) echo made;; cp) exit 1;; esac'
+    )
+    tool(tools, "docker", script)
+    begin = time.monotonic()
+    found = look(request_, image="x:1", paths=["/a/libnccl.so.2", "/b/libnccl.so.2"], limit_s=2)
+    assert time.monotonic() - begin < 14
+    assert (found.libraries, found.problem) == (None, "reading it out of the image took longer than 2 s")
+    assert ("rm --force made" in (tmp_path / "asked").read_text()) is (slow == "cp")
