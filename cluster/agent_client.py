@@ -20,7 +20,8 @@ _MORE = {
     "sync": ("agent_weights.py", "agent_sync.py"),
     "images": ("agent_images.py",),
     "ship": ("agent_images.py", "agent_ship.py"),
-    "facts": ("agent_facts.py",),
+    "facts": ("agent_nccl.py", "agent_facts.py"),
+    "transfer": ("agent_transfer.py",),
     "watch": ("agent_watch.py",),
 }
 

@@ -8,6 +8,7 @@ run at once, so that one that hangs costs its limit and no more.
 try:
     from cluster.agent import ACTIONS, describe, paths, port_holder, read_json, stat_fields
     from cluster.agent_cluster import LABEL, existing, lock_path
+    from cluster.agent_nccl import nccl
 except ImportError:  # sent as one text: everything is here already
     pass
 
@@ -49,7 +50,7 @@ _CONTAINER = (
     '"record":{{json (index .Config.Labels "LABEL")}},"restart":{{json .HostConfig.RestartPolicy.Name}},'
     '"gpu":{{json .HostConfig.DeviceRequests}}}'
 )
-_TOOLS = ("docker", "nvidia-smi", "ip", "rsync")
+_TOOLS = ("docker", "nvidia-smi", "ip", "rsync", "ib_write_bw")
 _ELSEWHERE = ("/usr/bin", "/usr/local/bin", "/usr/sbin", "/sbin", "/usr/local/cuda/bin", "/snap/bin", "~/.local/bin")
 _DESKTOP = ("Xorg", "Xwayland", "gnome-shell", "gdm-x-session", "gdm-wayland-ses")
 _ENGINE = re.compile(r"\bvllm\b|VLLM::|llama[-_]server|sglang|\bollama\b|trtllm|tritonserver")
@@ -179,7 +180,7 @@ def model_folder(path):
     at = os.path.expanduser(path)
     config = os.path.isfile(f"{at}/config.json")
     found = {"path": path, "exists": os.path.isdir(at), "config": config, "index": False, "named": 0, "missing": []}
-    sizes = {name: size_of(f"{at}/{name}") for name in (os.listdir(at) if found["exists"] else [])}
+    sizes = {name: tried(os.path.getsize, f"{at}/{name}") for name in (os.listdir(at) if found["exists"] else [])}
     weights = [name for name in sizes if name.endswith(_WEIGHTS)]  # size None: a link that leads nowhere
     found["empty"] = sorted(name for name, size in sizes.items() if size is None or (size == 0 and name in weights))
     index = text_of(f"{at}/model.safetensors.index.json", 1 << 26)
@@ -192,10 +193,6 @@ def model_folder(path):
         found["bytes"] = sum(sizes.get(name) or 0 for name in named)
         return found
     return {**found, "named": len(weights), "bytes": sum(sizes[name] or 0 for name in weights)}
-
-
-def size_of(path):
-    return tried(os.path.getsize, path)
 
 
 def tried(look, *args):
@@ -260,7 +257,7 @@ def login():
 
 
 def facts_collect(request):
-    """Everything at once; see the module's docstring. request: peers, image, ports, folders, models, hub."""
+    """Everything at once; see the module's docstring. request: peers, image, ports, folders, models, hub, nccl."""
     begin = time.time()
     asked = commands(request)
     with concurrent.futures.ThreadPoolExecutor(12) as pool:
@@ -268,6 +265,7 @@ def facts_collect(request):
         running["containers"] = pool.submit(containers)
         pings = {peer: pool.submit(ping, peer) for peer in request["peers"]}
         knocks = {peer: pool.submit(knock, peer) for peer in request["peers"]}
+        library = pool.submit(nccl, request.get("nccl"))
         files = {**read_files(_FILES), **read_gids()}
         runs = {key: future.result() for key, future in running.items()}
         reach = {peer: {"ping": pings[peer].result(), "tcp": knocks[peer].result()} for peer in request["peers"]}
@@ -284,6 +282,7 @@ def facts_collect(request):
         "processes": processes((runs["gpu-apps"] or {}).get("out", "")),
         "record": tried(read_json, paths(request)[0]),
         "lock": text_of(lock_path()),
+        "nccl": library.result(),
     }
     return {"files": files, "runs": runs, "node": node, "clock": {"begin_unix_s": begin, "end_unix_s": time.time()}}
 

@@ -24,6 +24,7 @@ from cluster.images.identity import tag_of
 from cluster.ranks import Rank
 
 _HF_IN_CONTAINER = "/root/.cache/huggingface"
+NCCL_LIBRARY = "/usr/local/lib/python3.12/dist-packages/nvidia/nccl/lib/libnccl.so.2"  # in the image: what torch loads
 _MTP_SIZES = (1, 2, 3, 4, 6, 8, 12)
 _DFLASH_SIZES = (1, 2, 4, 8, 16, 24, 32)
 
@@ -280,6 +281,5 @@ def _mounts(rank: Rank) -> list[str]:
         mounts.append(f"{s.model}:{s.model}:ro")
     if s.use_host_nccl:
         # The patched library must replace the one that torch loads; preloading a second one trips DeepEP's duplicate check.
-        library = "/usr/local/lib/python3.12/dist-packages/nvidia/nccl/lib/libnccl.so.2"
-        mounts.append(f"{s.nccl_host_dir}/{s.nccl_so_name}:{library}:ro")
+        mounts.append(f"{s.nccl_host_dir}/{s.nccl_so_name}:{NCCL_LIBRARY}:ro")
     return [*mounts, *(s.extra_mounts or "").split()]

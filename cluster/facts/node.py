@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cluster.execute import Nodes
-from cluster.facts import docker, gpu, memory, network, rdma, storage, system
+from cluster.facts import docker, gpu, memory, nccl, network, rdma, storage, system, transfer
 from cluster.facts.raw import Raw
 from cluster.facts.request import facts_step
 from cluster.ranks import ranks
@@ -36,6 +36,7 @@ class Facts:
     ports: Mapping[int, Mapping[str, Any] | None]
     record: Mapping[str, Any] | None
     lock: str | None
+    nccl: nccl.Nccl = field(default_factory=nccl.Nccl)
 
 
 def read(role: str, answer: Mapping[str, Any], clock: system.Clock | None = None) -> Facts:
@@ -55,16 +56,18 @@ def read(role: str, answer: Mapping[str, Any], clock: system.Clock | None = None
         ports=ports,
         record=raw.node.get("record"),
         lock=raw.node.get("lock") or None,
+        nccl=nccl.parse(raw),
     )
 
 
 @dataclass(frozen=True)
 class Gathered:
-    """The facts of every node that answered, why the others did not, and remarks on the log-in."""
+    """The facts of every node that answered, why the others did not, remarks on the log-in, and transfers where they were asked for."""
 
     nodes: Mapping[str, Facts]
     failures: Mapping[str, str] = field(default_factory=dict)
     notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    transfers: transfer.Transfers = field(default_factory=transfer.Transfers)
 
 
 @dataclass
@@ -92,7 +95,9 @@ class _Timed:
 def gather(effective: Effective, nodes: Nodes) -> Gathered:
     """Ask every node at once. A node that does not answer is a failure in the result, never an exception."""
     timed = {role: _Timed(transport) for role, transport in nodes.transports.items()}
-    results = Nodes(timed, nodes.python).run(facts_step(rank) for rank in ranks(effective))
+    known = nccl.remembered(effective.kit.name)
+    results = Nodes(timed, nodes.python).run(facts_step(rank, known) for rank in ranks(effective))
+    nccl.completed(effective.kit.name, results.answers, known)
     found = {role: read(role, answer, _clock(timed[role], answer["clock"])) for role, answer in results.answers.items()}
     said = {role: tuple(getattr(transport, "notes", ())) for role, transport in nodes.transports.items()}
     failures = {role: str(error) for role, error in results.failures.items()}

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
 from cluster.engines import vllm
+from cluster.facts import nccl
 from cluster.plan import Step, request, run_dir
 from cluster.ranks import Rank, launch
 
 
-def facts_step(rank: Rank) -> Step:
-    """The one request that reads everything on a rank's node."""
+def facts_step(rank: Rank, known: Mapping[str, Any] = MappingProxyType({})) -> Step:
+    """The one request that reads everything on a rank's node. known: images by id whose NCCL library need not be read again."""
     s, model = rank.settings, vllm.model_folders(rank) if rank.kit.engine == "vllm" else ()
     how = launch(rank)
     ports = [s.port, s.master_port] if rank.number == 0 and rank.size > 1 else [s.port] if rank.number == 0 else []
@@ -21,5 +26,6 @@ def facts_step(rank: Rank) -> Step:
         "folders": folders if rank.kit.engine == "vllm" else {"state": folders["state"]},
         "models": dict(zip(("model", "drafter"), model, strict=False)),
         "hub": rank.node.hf_home if rank.kit.engine == "vllm" else None,
+        "nccl": nccl.wanted(rank, known),
     }
     return Step(rank.role, "read the node's state; nothing is changed", request(rank, "facts_collect", **more), 40)

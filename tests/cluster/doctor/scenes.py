@@ -12,6 +12,7 @@ from cluster.doctor.examine import examine
 from cluster.doctor.finding import Finding
 from cluster.facts.node import Gathered
 from cluster.facts.system import Clock
+from cluster.facts.transfer import Transfers
 from tests.cluster.facts import recorded
 from tests.cluster.facts.recorded import interface, ran
 from tests.cluster.plans import effective
@@ -30,11 +31,12 @@ class Pair:
     notes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     clock: Clock = field(default_factory=lambda: Clock(-0.1, 0.1))
     kit: str = "spark2"
+    transfers: Transfers = field(default_factory=Transfers)
 
     def findings(self) -> list[Finding]:
         told = {"head": self.head, "worker": self.worker}
         nodes = {role: recorded.facts(role, answer, self.clock) for role, answer in told.items() if role not in self.failures}
-        return examine(effective(self.kit, **self.settings), Gathered(nodes, self.failures, self.notes))
+        return examine(effective(self.kit, **self.settings), Gathered(nodes, self.failures, self.notes, self.transfers))
 
     # What tests change, by the name of what it is in the world.
 
@@ -92,7 +94,12 @@ def changed(*changes: Change) -> Pair:
     return pair
 
 
-HEALTHY = {"gid-auto", "memory", "settings-advice"}  # infos that every Spark has; the advice: HOST is 0.0.0.0 and there is no key
+HEALTHY = {
+    "gid-auto",
+    "memory",
+    "nccl-library",
+    "settings-advice",
+}  # infos that every Spark has; the advice: HOST is 0.0.0.0 and there is no key
 
 
 def found(*changes: Change, kit: str = "spark2") -> set[str]:

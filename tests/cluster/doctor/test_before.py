@@ -75,7 +75,7 @@ def test_the_plan_shows_it(kit: str, doctor: bool, shown: bool) -> None:
 
 def test_table() -> None:
     lines = table("spark2", changed(lambda p: p.links(up=False)).findings()).splitlines()
-    assert lines[0] == "kit spark2: 1 error, 0 warnings, 5 infos"
+    assert lines[0] == "kit spark2: 1 error, 0 warnings, 7 infos"
     assert lines[1] == "ERROR  link-down        head      enp1s0f1np1 has no carrier; expected: up"
     assert lines[2] == "       why: there is nobody at the other end of the cable, or the port is off"
     assert lines[3] == "       try: seat the cable; ip link set enp1s0f1np1 up"
@@ -84,5 +84,5 @@ def test_table() -> None:
 
 def test_counted() -> None:
     assert counted([]) == "0 errors, 0 warnings, 0 infos"
-    assert counted(Pair().findings()) == "0 errors, 0 warnings, 5 infos"
+    assert counted(Pair().findings()) == "0 errors, 0 warnings, 7 infos"
     assert table("local", []) == "kit local: 0 errors, 0 warnings, 0 infos"

@@ -92,6 +92,16 @@ LO = {
 }
 
 
+def nccl(**changed: Any) -> dict[str, Any]:
+    """The library in the image as the agent reads it; size and words are those of NVIDIA's 2.32.3, the version is the recipe's."""
+    path = "/usr/local/lib/python3.12/dist-packages/nvidia/nccl/lib/libnccl.so.2"
+    library = {"path": path, "sha256": "5a" * 32, "bytes": 343864936, "version": "2.30.7+cuda13.0", "marks": [SUBNET_WORD], **changed}
+    return {"image": "sha256:1111", "libraries": [library], "host": None}
+
+
+SUBNET_WORD = "NCCL_IB_SUBNET_AWARE_ROUTING"
+
+
 def folder(path: str, free: int, owner: int = 1000, kind: str = "ext4") -> dict[str, Any]:
     real = path.replace("~", "/home/spark")
     return {"path": path, "exists": True, "real": real, "owner": owner, "writable": True, "free_bytes": free, "type": kind}
@@ -183,6 +193,7 @@ def _node(role: str, own: dict[str, str], peer: str) -> dict[str, Any]:
         "processes": {"list": [], "zombies": 0},
         "record": None,
         "lock": None,
+        "nccl": nccl(),
     }
 
 
