@@ -33,9 +33,11 @@ def replayed(reads: list[bytes]) -> Trace:
 
     async def go() -> Trace:
         recording = Recording(Deadlines(), None)
-        recording.columns.begin_ns = recording._data_ns = 0
-        for data in [*reads, None]:
-            recording.take(1000, data)
+        recording.columns.begin_ns = 0
+        for data in [*filter(None, reads), b""]:
+            recording.keep(1000, data)
+        while recording.work(3):
+            pass
         assert recording.over.done()
         return recording.trace(recording.error)
 
