@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 import pydantic_core
 
+from bench.alike import Alike
 from bench.columns import Columns, Malformed, kind_of
 from bench.request import Listener
-from bench.template import Template, learned
 from bench.trace import Usage
-
-_KNOWN: dict[bytes, Template] = {}  # the shapes that servers of this process have sent, by their pattern
-_MOST_KNOWN = 16
-_MOST_TRIES = 8  # of one stream to learn its shape: where all differ, learning only costs
 
 
 class ServerFault(Exception):
@@ -40,11 +35,8 @@ class Reader:
     def __init__(self, columns: Columns, listen: Listener | None) -> None:
         self.columns = columns
         self._listen = listen
-        self._ids = 0
         self._usage: dict[str, Any] | None = None  # the last one stated, as it came
-        self._alike: re.Match[bytes] | None = None  # a later one, in a chunk that was read by its template
-        self._usual: Template | None = None  # what its last chunk looked like
-        self._tries = 0
+        self.alike = Alike(columns)
 
     def read(self, at_ns: int, payload: bytes) -> None:
         """Record one event that was read from the socket at `at_ns`. Raises ServerFault or ValueError."""
@@ -57,65 +49,19 @@ class Reader:
         columns = self.columns
         usage = document.get("usage")
         if usage:
-            self._usage, self._alike = _typed(usage, dict, "usage"), None
+            self._usage, self.alike.last_usage = _typed(usage, dict, "usage"), None
         choice = next((_typed(choice, dict, "choice") for choice in choices if _index(choice) == 0), None)
         if choice is None:
             columns.add(at_ns, "u" if usage else "e", columns.count(None, None, None))
         else:
             self._choice(at_ns, choice, usage, document.get("timings"))
-            self._learn(payload, document)
-
-    def read_alike(self, at_ns: int, data: bytes) -> int:
-        """Record the whole HTTP chunks at the start of `data`, each one event, that look like an earlier chunk; the same as `read` of
-        each. Returns where the first other byte is. Only for a reader without listener.
-        """
-        done = 0
-        for template in (self._usual, *_KNOWN.values()) if self._usual else _KNOWN.values():
-            while found := template.pattern.match(data, done):
-                if int(found[1], 16) != found.end() - found.end(1) - 4 or not self._plain(at_ns, template, found):
-                    return done
-                done = found.end()
-            if done == len(data):
-                self._usual = template
-                break
-        return done
-
-    def _plain(self, at_ns: int, template: Template, found: re.Match[bytes]) -> bool:
-        """Record one chunk by what its template says; False: it has to be read in full, for its text is empty or no UTF-8."""
-        raw = found[template.text]
-        try:
-            text = raw.decode() if b"\\" not in raw else json.loads(f'"{raw.decode()}"')
-        except ValueError:
-            return False
-        if not text:
-            return False
-        columns, ids = self.columns, None
-        if template.states_usage:
-            self._alike = found
-        if template.token_ids:
-            self._ids = ids = self._ids + found[template.token_ids].count(b",") + 1
-        usage = int(found[template.usage]) if template.usage else None
-        predicted = int(found[template.timings]) if template.timings else None
-        columns.at_ns.append(at_ns)
-        columns.kinds.append(template.kind)
-        columns.tokens.append(columns.count(usage, predicted, ids))
-        (columns.text if template.kind == "c" else columns.reasoning).append(text)
-        return True
-
-    def _learn(self, payload: bytes, document: dict[str, Any]) -> None:
-        if self._listen or self._tries >= _MOST_TRIES or self.columns.kinds[-1] not in "ck":
-            return
-        self._tries += 1
-        if shape := learned(payload, document):
-            while len(_KNOWN) >= _MOST_KNOWN:
-                _KNOWN.pop(next(iter(_KNOWN)))
-            _KNOWN.setdefault(*shape)
+            if not self._listen and columns.kinds[-1] in "ck":
+                self.alike.learn(payload, document)
 
     def finish(self) -> None:
         """The stream has ended: keep the last usage. Raises Malformed."""
-        if self._alike:
-            found, self._alike = self._alike, None
-            self._usage = parse(found[0][found.end(1) - found.start() + 8 : -4])["usage"]
+        if later := self.alike.last_usage:
+            self._usage = parse(later)["usage"]
         self.columns.usage = _usage(self._usage) if self._usage else None
 
     def _choice(self, at_ns: int, choice: dict[str, Any], usage: dict[str, Any] | None, timings: Any) -> None:
@@ -128,9 +74,9 @@ class Reader:
         kind = kind_of(content, thought, bool(delta.get("tool_calls")), bool(finish), bool(delta.get("role")))
         ids = choice.get("token_ids")
         if ids:
-            self._ids += len(_typed(ids, list, "token_ids"))
+            columns.ids += len(_typed(ids, list, "token_ids"))
         predicted = _natural(_typed(timings, dict, "timings").get("predicted_n")) if timings else None
-        tokens = columns.count(_natural(usage.get("completion_tokens")) if usage else None, predicted, self._ids if ids else None)
+        tokens = columns.count(_natural(usage.get("completion_tokens")) if usage else None, predicted, columns.ids if ids else None)
         columns.add(at_ns, kind, tokens)
         if finish:
             columns.finish_reason = finish

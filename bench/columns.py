@@ -24,6 +24,7 @@ class Columns:
     kinds: list[Kind] = field(default_factory=list)
     tokens: list[int | None] = field(default_factory=list)
     counted_by: CountedBy | None = None
+    ids: int = 0  # token ids in the chunks so far
     usage: Usage | None = None
     finish_reason: str | None = None
     text: list[str] = field(default_factory=list)

@@ -25,6 +25,7 @@ from bench.trace import Trace
 
 _READ_BYTES = 64 << 10
 _SHORT_BYTES = 96  # no event of a chat completion; perhaps the end of something that was cut
+_MANY = 8  # reads, from which on it pays to take them at once
 _KEPT_READS = 4096  # of one stream; beyond that as many are parsed as come, so that a long answer does not fill the memory
 _ERROR_BODY_BYTES = 64 << 10
 _LEAVE_S = 0.25  # longest wait for the end of a body whose last event has come
@@ -142,16 +143,24 @@ class Recording:
         at_ns, kept = self._at_ns[:reads], self._kept[:reads]
         del self._at_ns[:reads], self._kept[:reads]
         known = len(self.columns.at_ns)
-        for at, data in zip(at_ns, kept, strict=True):
-            if self._alike and data:
-                done = self._reader.read_alike(at, data)
-                if done == len(data):
-                    continue
-                data = data[done:]
-            self.take(at, data)
+        self._take_all(at_ns, kept)
         self._count(kept, known)
         self._asked = bool(self._kept)
         return self._asked
+
+    def _take_all(self, at_ns: list[int], reads: list[bytes]) -> None:
+        """Many at once where they are like earlier ones, else each half, else one by one."""
+        if self._alike and len(reads) >= _MANY and self._reader.alike.read_many(at_ns, reads):
+            return
+        if len(reads) >= _MANY:
+            half = len(reads) // 2
+            self._take_all(at_ns[:half], reads[:half])
+            self._take_all(at_ns[half:], reads[half:])
+            return
+        for at, data in zip(at_ns, reads, strict=True):
+            done = self._reader.alike.read(at, data) if self._alike else 0
+            if done < len(data) or not data:
+                self.take(at, data[done:])
 
     def _count(self, reads: list[bytes], known: int) -> None:
         """After a slice: the statistics, and from the first chunk on the shorter limit of silence and reads that are only kept."""

@@ -14,13 +14,17 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Path = tuple[str | int, ...]
+Kind = Literal["c", "k"]
 _TOKEN = re.compile(rb'\s*(?:("(?:[^"\\]|\\.)*")|(-?\d[0-9.eE+-]*)|(true|false|null)|([{}\[\]:,]))', re.DOTALL)
-_TEXT = rb'"([^"\\\x00-\x1f]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*)*)"'
+_TEXT = rb'([^"\\\x00-\x1f]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*)*)'
 _WORD = rb'"[ !#-\[\]-~]*"'
 _NUMBER = rb"-?(?:0|[1-9][0-9]{0,15})(?:\.[0-9]{1,17})?"
 _COUNT = rb"(0|[1-9][0-9]{0,14})"
 _IDS = rb"\[((?:0|[1-9][0-9]{0,14})(?:, ?(?:0|[1-9][0-9]{0,14}))*)\]"
-_FRAME = rb"([0-9a-fA-F]{1,8})\r\ndata: %s\n\n\r\n"
+_SIZE = rb"([0-9a-fA-F]{1,8})"
+_BEFORE, AFTER = b"\r\ndata: ", b"\n\n\r\n"  # an event alone in its HTTP chunk
+MARK, _MARKS = b"\1", (b"\2", b"\3", b"\4", b"\5", b"\6", b"\7")  # bytes that stand in no JSON
+_LONG_BYTES = 8
 _TELLING = frozenset({"choices", "usage", "timings", "error"})  # members whose words mean something to bench.chunks
 _IDS_PATH: Path = ("choices", 0, "token_ids")
 _COUNTS: dict[Path, str] = {("usage", "completion_tokens"): "usage", ("timings", "predicted_n"): "timings"}
@@ -28,13 +32,17 @@ _COUNTS: dict[Path, str] = {("usage", "completion_tokens"): "usage", ("timings",
 
 @dataclass(frozen=True)
 class Template:
-    """match: of one HTTP chunk that holds one SSE event; group 1 is its size, the others as named here (0: not in this shape).
+    """pattern: of one HTTP chunk that holds one SSE event; group 1 is its size, the others as named here (0: not in this shape).
 
     kind: of every such chunk, whose text is not empty. states_usage: it has a usage, of which the stream's last one counts.
+    short: the same pattern for bytes in which all that stands between size and text has been replaced by MARK, and each of `words` by
+    the mark beside it: there is far less to match. None where a count stands before the text.
     """
 
     pattern: re.Pattern[bytes]
-    kind: Literal["c", "k"]
+    short: re.Pattern[bytes] | None
+    words: tuple[tuple[bytes, bytes], ...]
+    kind: Kind
     text: int
     usage: int
     timings: int
@@ -67,20 +75,45 @@ def learned(payload: bytes, document: dict[str, Any]) -> tuple[bytes, Template] 
         return None  # a name twice in one object: which one counts is the parser's affair
     if not all(token.raw.isdigit() for token in tokens if token.path and len(token.path) > 3 and token.path[:3] == _IDS_PATH):
         return None
-    parts: list[bytes] = []
-    groups: dict[str, int] = {}
-    done = 0
+    literals, slots, done = [], [], 0
     for start, end, name, pattern in _slots(tokens, text_path):
-        parts += [re.escape(payload[done:start]), pattern]
-        if name:
-            groups[name] = len(groups) + 2
+        literals.append(payload[done:start])
+        slots.append((name, pattern))
         done = end
-    source = _FRAME % b"".join([*parts, re.escape(payload[done:])])
-    counts = {name: groups.get(name, 0) for name in ("text", "usage", "timings", "token_ids")}
-    return source, Template(re.compile(source), kind, states_usage=bool(document.get("usage")), **counts)
+    return _template([*literals, payload[done:]], slots, kind, states_usage=bool(document.get("usage")))
 
 
-def _free_text(document: dict[str, Any]) -> tuple[Path, Literal["c", "k"]] | None:
+def _template(
+    literals: list[bytes], slots: list[tuple[str, bytes]], kind: Literal["c", "k"], *, states_usage: bool
+) -> tuple[bytes, Template]:
+    """From the bytes before, between and behind the slots."""
+    literals = [_BEFORE + literals[0], *literals[1:-1], literals[-1] + AFTER]
+    names, patterns = [name for name, _ in slots], [pattern for _, pattern in slots]
+    source = b"".join(
+        [_SIZE, re.escape(literals[0]), *(slot + re.escape(after) for slot, after in zip(patterns, literals[1:], strict=True))]
+    )
+    groups = [name for name in names if name]
+    at = {name: groups.index(name) + 2 if name in groups else 0 for name in ("text", "usage", "timings", "token_ids")}
+    first = names.index("text")
+    words, short = _shortened(literals[first + 1 :], patterns[first + 1 :])
+    pattern = re.compile(short) if groups[0] == "text" else None
+    return source, Template(re.compile(source), pattern, words, kind, states_usage=states_usage, **at)
+
+
+def _shortened(literals: list[bytes], slots: list[bytes]) -> tuple[tuple[tuple[bytes, bytes], ...], bytes]:
+    """Template.words and the source of Template.short, from what follows the text."""
+    words: list[tuple[bytes, bytes]] = []
+    short = [_SIZE, MARK, _TEXT]
+    for literal, slot in zip(literals, [*slots, b""], strict=True):
+        if len(literal) >= _LONG_BYTES and len(words) < len(_MARKS):
+            words.append((literal, _MARKS[len(words)]))
+            short += [words[-1][1], slot]
+        else:
+            short += [re.escape(literal), slot]
+    return tuple(words), b"".join(short)
+
+
+def _free_text(document: dict[str, Any]) -> tuple[Path, Kind] | None:
     """Where the text of a plain chunk stands, and its kind."""
     choices = document["choices"]
     if len(choices) != 1 or "error" in document:
@@ -100,7 +133,7 @@ def _slots(tokens: list[_Token], text_path: Path) -> Iterator[tuple[int, int, st
         if path is None:
             continue
         if path == text_path:
-            yield token.start, token.end, "text", _TEXT
+            yield token.start + 1, token.end - 1, "text", _TEXT
         elif path == _IDS_PATH and len(ids) > 1:  # the opening bracket; the list ends after its last number
             yield token.start, ids[-1].end + 1, "token_ids", _IDS
         elif path in _COUNTS and token.raw.isdigit():
