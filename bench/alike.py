@@ -63,9 +63,9 @@ class Alike:
     def read_many(self, at_ns: list[int], reads: list[bytes]) -> bool:
         """Record the chunks in these reads, if all are events that look like the last one; False: nothing is recorded."""
         template = self._usual
-        if template is None or template.short is None or not reads[-1].endswith(AFTER):
-            return False
         data = b"".join(reads)
+        if template is None or template.short is None or not data.endswith(AFTER):
+            return False
         sizes = [len(chunk) for chunk in data.split(AFTER)]
         short = data.replace(self._start, MARK)
         shorter = len(self._start) - 1

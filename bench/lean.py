@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import ssl
 from collections.abc import Callable
 
 from bench.connection import Where, connect
@@ -73,5 +74,5 @@ def _http_request(where: Where, endpoint: Endpoint, request: Request) -> bytes:
 
 def _why(error: Exception) -> str:
     """The system's own words for an error number: the event loops wrap them differently."""
-    number = getattr(error, "errno", None)
+    number = None if isinstance(error, ssl.SSLError) else getattr(error, "errno", None)  # its numbers are no errno
     return os.strerror(number) if isinstance(number, int) and number > 0 else str(error) or type(error).__name__

@@ -150,7 +150,7 @@ class Recording:
 
     def _take_all(self, at_ns: list[int], reads: list[bytes]) -> None:
         """Many at once where they are like earlier ones, else each half, else one by one."""
-        if self._alike and len(reads) >= _MANY and self._reader.alike.read_many(at_ns, reads):
+        if self._alike and len(reads) >= _MANY and reads[-1] and self._reader.alike.read_many(at_ns, reads):
             return
         if len(reads) >= _MANY:
             half = len(reads) // 2

@@ -120,7 +120,7 @@ def _named(reply: Reply, name: str, framing: str | None = None) -> Reply:
 
 
 Stream = Callable[..., Coroutine[Any, Any, Trace]]
-LOOPS: dict[str, Callable[[Coroutine[Any, Any, Trace]], Trace]] = {"asyncio": asyncio.run, "reading": lean.run}
+LOOPS: dict[str, Callable[[Coroutine[Any, Any, Any]], Any]] = {"asyncio": asyncio.run, "reading": lean.run}
 
 
 def ask(name: str) -> Request:
@@ -128,4 +128,5 @@ def ask(name: str) -> Request:
 
 
 def traced(server: ScriptedServer, name: str, client: Stream = lean.stream, loop: str = "reading") -> Trace:
-    return LOOPS[loop](client(Endpoint(server.base_url, None, "vllm"), ask(name), SHORT))
+    trace: Trace = LOOPS[loop](client(Endpoint(server.base_url, None, "vllm"), ask(name), SHORT))
+    return trace
