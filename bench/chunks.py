@@ -7,6 +7,7 @@ from typing import Any
 
 import pydantic_core
 
+from bench.alike import Alike
 from bench.columns import Columns, Malformed, kind_of
 from bench.request import Listener
 from bench.trace import Usage
@@ -34,8 +35,8 @@ class Reader:
     def __init__(self, columns: Columns, listen: Listener | None) -> None:
         self.columns = columns
         self._listen = listen
-        self._ids = 0
         self._usage: dict[str, Any] | None = None  # the last one stated, as it came
+        self.alike = Alike(columns)
 
     def read(self, at_ns: int, payload: bytes) -> None:
         """Record one event that was read from the socket at `at_ns`. Raises ServerFault or ValueError."""
@@ -48,15 +49,19 @@ class Reader:
         columns = self.columns
         usage = document.get("usage")
         if usage:
-            self._usage = _typed(usage, dict, "usage")
+            self._usage, self.alike.last_usage = _typed(usage, dict, "usage"), None
         choice = next((_typed(choice, dict, "choice") for choice in choices if _index(choice) == 0), None)
         if choice is None:
             columns.add(at_ns, "u" if usage else "e", columns.count(None, None, None))
         else:
             self._choice(at_ns, choice, usage, document.get("timings"))
+            if not self._listen and columns.kinds[-1] in "ck":
+                self.alike.learn(payload, document)
 
     def finish(self) -> None:
         """The stream has ended: keep the last usage. Raises Malformed."""
+        if later := self.alike.last_usage:
+            self._usage = parse(later)["usage"]
         self.columns.usage = _usage(self._usage) if self._usage else None
 
     def _choice(self, at_ns: int, choice: dict[str, Any], usage: dict[str, Any] | None, timings: Any) -> None:
@@ -69,9 +74,9 @@ class Reader:
         kind = kind_of(content, thought, bool(delta.get("tool_calls")), bool(finish), bool(delta.get("role")))
         ids = choice.get("token_ids")
         if ids:
-            self._ids += len(_typed(ids, list, "token_ids"))
+            columns.ids += len(_typed(ids, list, "token_ids"))
         predicted = _natural(_typed(timings, dict, "timings").get("predicted_n")) if timings else None
-        tokens = columns.count(_natural(usage.get("completion_tokens")) if usage else None, predicted, self._ids if ids else None)
+        tokens = columns.count(_natural(usage.get("completion_tokens")) if usage else None, predicted, columns.ids if ids else None)
         columns.add(at_ns, kind, tokens)
         if finish:
             columns.finish_reason = finish

@@ -24,6 +24,7 @@ class Columns:
     kinds: list[Kind] = field(default_factory=list)
     tokens: list[int | None] = field(default_factory=list)
     counted_by: CountedBy | None = None
+    ids: int = 0  # token ids in the chunks so far
     usage: Usage | None = None
     finish_reason: str | None = None
     text: list[str] = field(default_factory=list)
@@ -52,21 +53,19 @@ class Columns:
         """The finished trace. Without an error of its own, a stream that gave no finish reason counts as cut off."""
         if error is None and self.finish_reason is None:
             error = NO_FINISH
+        begin = self.begin_ns - 500  # so that the division rounds instead of cutting
         return Trace(
-            t_s=tuple([self._seconds(at) for at in self.at_ns]),
+            t_s=tuple([(at - begin) // 1000 / 1_000_000 for at in self.at_ns]),
             kinds="".join(self.kinds),
             tokens=tuple(self.tokens),
             chunk_counts=self.counted_by,
-            t_end_s=self._seconds(end_ns),
+            t_end_s=(end_ns - begin) // 1000 / 1_000_000,
             usage=self.usage,
             finish_reason=self.finish_reason,
             text=whole("".join(self.text)),
             reasoning=whole("".join(self.reasoning)),
             error=None if error is None else whole(error),
         )
-
-    def _seconds(self, at_ns: int) -> float:
-        return round((at_ns - self.begin_ns) / 1e9, 6)
 
 
 def kind_of(content: str, thought: str, tool_call: bool, finish: bool, role: bool) -> Kind:

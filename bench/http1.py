@@ -33,6 +33,16 @@ class Response:
     def complete(self) -> bool:
         return self._state == "done"
 
+    @property
+    def between_chunks(self) -> bool:
+        """A chunked body of which the next byte begins a chunk."""
+        return self._state == "size" and not self._buffer
+
+    @property
+    def chunked(self) -> bool:
+        """The body is chunked, and has not ended."""
+        return self._state in ("size", "chunk", "chunk end", "trailer")
+
     def feed(self, data: bytes) -> bytes:
         """The body bytes that `data` holds. Raises BadResponse."""
         if self._state == "size" and not self._buffer:

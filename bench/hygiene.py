@@ -27,7 +27,7 @@ _SCHEDSTAT = Path("/proc/thread-self/schedstat")  # Linux: ns on a core, ns runn
 
 
 class Limits(Fact):
-    """Above any of these the client counts as behind. The lag holds up to 1 ms of timer rounding (epoll's and uvloop's)."""
+    """Above any of these the client counts as behind. The lag holds up to 1 ms of timer rounding (epoll's)."""
 
     lag_p99_s: float = 0.025
     lag_max_s: float = 0.200
@@ -87,14 +87,15 @@ def _over(words: str, value: float | None, limit: float, scale: float) -> str | 
 
 @dataclass
 class ReadCount:
-    """Counts of the process's streaming reads; `bench.lean` adds, a Watch takes differences."""
+    """Counts of the process's streaming reads; `bench.recording` adds, a Watch takes differences. parse_s: CPU time of parsing them."""
 
     reads: int = 0
     full_reads: int = 0
     events: int = 0
+    parse_s: float = 0.0
 
     def copy(self) -> ReadCount:
-        return ReadCount(self.reads, self.full_reads, self.events)
+        return ReadCount(self.reads, self.full_reads, self.events, self.parse_s)
 
 
 READS = ReadCount()

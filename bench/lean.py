@@ -1,8 +1,8 @@
-"""One streamed chat request over a bare asyncio connection, recorded as a Trace: the client that measures.
+"""One streamed chat request over a bare socket, recorded as a Trace: the client that measures.
 
-The official client spends most of its time on objects that a measurement does not look at. Here each read of a socket is
-stamped first, and parsed only when every other socket that was ready has been stamped too; there is no task and no timer
-per event. `bench.openai_stream` is the same through the official client; a test holds the two equal. The only user of uvloop.
+The official client spends most of its time on objects that a measurement does not look at. Here each read of a socket is stamped
+and kept, and nearly all are parsed after the stream has ended (bench.recording, bench.reading); there is no task, no timer and no
+callback per event. `bench.openai_stream` is the same through the official client; a test holds the two equal.
 """
 
 from __future__ import annotations
@@ -10,26 +10,17 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import sys
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+import ssl
+from collections.abc import Callable
 
+from bench.connection import Where, connect
 from bench.errors import BadRequest
-from bench.recording import Recording, Where
+from bench.reading import run
+from bench.recording import Recording
 from bench.request import INTERRUPTED, Deadlines, Endpoint, Listener, Request
 from bench.trace import Trace
 
-T = TypeVar("T")
-
-
-def run(main: Coroutine[Any, Any, T]) -> T:
-    """asyncio.run on the faster event loop where there is one (uvloop: not on Windows)."""
-    if sys.platform == "win32":
-        return asyncio.run(main)
-    import uvloop
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(main)
+__all__ = ["run", "stream"]
 
 
 async def stream(
@@ -44,8 +35,7 @@ async def stream(
     words = _http_request(where, endpoint, request)
     recording = Recording(deadlines, listen)
     try:
-        await recording.connect(where)
-        recording.begin(words)
+        recording.begin(await connect(where, deadlines.connect_s), words)
         if began:
             began(recording.columns.begin_ns)
         await recording.over
@@ -84,5 +74,5 @@ def _http_request(where: Where, endpoint: Endpoint, request: Request) -> bytes:
 
 def _why(error: Exception) -> str:
     """The system's own words for an error number: the event loops wrap them differently."""
-    number = getattr(error, "errno", None)
+    number = None if isinstance(error, ssl.SSLError) else getattr(error, "errno", None)  # its numbers are no errno
     return os.strerror(number) if isinstance(number, int) and number > 0 else str(error) or type(error).__name__

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import getpass
 import hashlib
-import importlib.metadata
 import ipaddress
 import platform
 import re
@@ -49,16 +48,9 @@ def tool() -> Tool:
         git_commit=_git("rev-parse", "HEAD"),
         git_dirty=None if changed is None else bool(changed),
         bench_sha256=sources_sha256(),
-        client=f"spark-lab lean, uvloop {_installed('uvloop')}",
+        client="spark-lab lean",
         python=platform.python_version(),
     )
-
-
-def _installed(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "none"
 
 
 def without_private(value: Any) -> Any:

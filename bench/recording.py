@@ -1,80 +1,39 @@
-"""One connection of the lean client: what arrives on it, stamped first, parsed when all that was ready has been stamped."""
+"""One connection of the lean client: each read of it is stamped and kept, and parsed later.
+
+Parsed at once are the head, the events up to the first chunk, and everything for a listener. After that a read is only kept, until
+one comes that may hold the end of the stream or a fault; the reads before it are parsed then, with the times they came at. So what is
+parsed, and what comes of it, does not depend on when: only how soon an end is noticed does.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import ssl
+import socket
 import time
-import urllib.parse
 from dataclasses import dataclass, field
-from typing import cast
-from weakref import WeakKeyDictionary
 
 from bench.chunks import Reader, ServerFault
 from bench.columns import NO_FINISH, Columns
-from bench.errors import BadRequest
+from bench.connection import LATER, Sender
 from bench.http1 import BadResponse, Response
 from bench.hygiene import READS
-from bench.request import Deadlines, Endpoint, Listener
+from bench.reading import DESKS, Desk, unwatch, watch
+from bench.request import Deadlines, Listener
 from bench.sse import Decoder
 from bench.trace import Trace
 
-_FULL_READ_BYTES = 64 << 10
+_READ_BYTES = 64 << 10
+_SHORT_BYTES = 96  # no event of a chat completion; perhaps the end of something that was cut
+_MANY = 8  # reads, from which on it pays to take them at once
+_KEPT_READS = 4096  # of one stream; beyond that as many are parsed as come, so that a long answer does not fill the memory
 _ERROR_BODY_BYTES = 64 << 10
 _LEAVE_S = 0.25  # longest wait for the end of a body whose last event has come
 _REDIRECTS = (301, 302, 303, 307, 308)
 
 
-@dataclass(frozen=True)
-class Where:
-    """Where a chat request goes."""
-
-    host: str
-    port: int
-    path: str
-    tls: bool
-
-    @classmethod
-    def of(cls, endpoint: Endpoint) -> Where:
-        """Raises BadRequest for a URL without host or with an impossible port."""
-        try:
-            url = urllib.parse.urlsplit(endpoint.base_url)
-            tls = url.scheme == "https"
-            host, port = url.hostname, url.port or (443 if tls else 80)
-        except ValueError as error:
-            raise BadRequest(f"'{endpoint.base_url}' is no URL of a server: {error}\ntry: --base-url http://HOST:PORT") from error
-        if not host:
-            raise BadRequest(f"'{endpoint.base_url}' is no URL of a server\ntry: --base-url http://HOST:PORT")
-        return cls(host, port, f"{url.path.rstrip('/')}/v1/chat/completions", tls)
-
-
-class _Inbox:
-    """What arrived on all streams of one event loop since it last parsed: (stream, CLOCK_MONOTONIC ns, bytes; None at the end).
-
-    Parsing in the read callback would stamp the last of 64 ready sockets by 63 parses too late. Holds no reference to its loop,
-    whose entry in _INBOXES would then never go.
-    """
-
-    def __init__(self) -> None:
-        self._mail: list[tuple[Recording, int, bytes | None]] = []
-
-    def put(self, recording: Recording, at_ns: int, data: bytes | None) -> None:
-        if not self._mail:
-            recording.loop.call_soon(self._deliver)
-        self._mail.append((recording, at_ns, data))
-
-    def _deliver(self) -> None:
-        mail, self._mail = self._mail, []
-        for recording, at_ns, data in mail:
-            recording.take(at_ns, data)
-
-
-_INBOXES: WeakKeyDictionary[asyncio.AbstractEventLoop, _Inbox] = WeakKeyDictionary()
-
-
 @dataclass(eq=False)
-class Recording(asyncio.Protocol):
+class Recording:
     """One connection and what it has brought. `over` is done when nothing more is to be awaited; `error` then says why, or None."""
 
     deadlines: Deadlines
@@ -86,11 +45,17 @@ class Recording(asyncio.Protocol):
 
     def __post_init__(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self._inbox = _INBOXES.setdefault(self.loop, _Inbox())
+        self._desk = DESKS.setdefault(self.loop, Desk())
+        self._ended = False
+        self._asked = False  # the desk has been asked to have it parsed
         self.over: asyncio.Future[None] = self.loop.create_future()
         self._response, self._events = Response(), Decoder()
         self._reader = Reader(self.columns, self._told if self.listen else None)
-        self._transport: asyncio.Transport | None = None
+        self._at_ns: list[int] = []  # of each read that is kept
+        self._kept: list[bytes] = []  # b"": the connection is gone
+        self._at_once = True
+        self._alike = False  # the next read may be taken by the shapes of earlier chunks
+        self._sock: socket.socket | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._lost: Exception | None = None
         self._refusal = b""
@@ -98,51 +63,41 @@ class Recording(asyncio.Protocol):
 
     # --- life ---
 
-    async def connect(self, where: Where) -> None:
-        """Raises OSError or TimeoutError, which says how long it was tried."""
-        context = ssl.create_default_context() if where.tls else None
-        try:
-            async with asyncio.timeout(self.deadlines.connect_s):
-                await self.loop.create_connection(lambda: self, where.host, where.port, ssl=context)
-        except TimeoutError as error:
-            raise TimeoutError(f"none within {self.deadlines.connect_s:g} s") from error
-
-    def begin(self, words: bytes) -> None:
-        """Send the request; the clock starts here."""
-        assert self._transport
+    def begin(self, sock: socket.socket, words: bytes) -> None:
+        """Send the request on an open connection, which is ours from here on; the clock starts here."""
+        self._sock, self._recv = sock, sock.recv
+        self._sender = Sender(self.loop, sock)
+        watch(self.loop, sock.fileno(), self.read)
         self.columns.begin_ns = time.monotonic_ns()
         self._data_ns = self.columns.begin_ns
-        self._transport.write(words)
+        self._sender.send(words)
         self._timer = self.loop.call_later(self.deadlines.first_s, self._check_silence)
 
     def close(self) -> None:
         if self._timer:
             self._timer.cancel()
-        if self._transport:
-            self._transport.abort()  # not close(): what the server still has to say must not be waited for
+        if self._sock:
+            self._sender.stop()
+            unwatch(self.loop, self._sock.fileno())
+            self._sock.close()
         if self.over.done() and not self.over.cancelled():
             self.over.exception()
 
     def trace(self, error: str | None) -> Trace:
+        """What there is, everything that was read included."""
+        while self.work(len(self._kept)):
+            pass
         trace = self.columns.trace(self.end_ns or time.monotonic_ns(), error)
         if trace.error == NO_FINISH and not trace.kinds and self._body_start:
             return trace.model_copy(update={"error": f"no event stream: the body starts with {self._body_start[:120]!r}"})
         return trace
 
-    # --- callbacks of the event loop ---
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by its methods, not by its class
-
-    def data_received(self, data: bytes) -> None:
-        self._inbox.put(self, time.monotonic_ns(), data)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._lost = exc
-        self._inbox.put(self, time.monotonic_ns(), None)
-
     def _check_silence(self) -> None:
         """The one timer: due when the silence would be too long, and set anew if there was data meanwhile."""
+        while self.work(len(self._kept)):
+            pass
+        if self._ended or self.end_ns is not None:
+            return
         seen = bool(self.columns.at_ns)
         limit_s = self.deadlines.stall_s if seen else self.deadlines.first_s
         left_s = limit_s - (time.monotonic_ns() - self._data_ns) / 1e9
@@ -151,20 +106,92 @@ class Recording(asyncio.Protocol):
         else:
             self._finish(time.monotonic_ns(), f"stalled: no data for {limit_s:g} s after {len(self.columns.at_ns)} chunks")
 
+    # --- reading ---
+
+    def read(self) -> bool:
+        """Stamp and keep what has arrived. True: it is to be parsed now."""
+        try:
+            data = self._recv(_READ_BYTES)
+        except LATER:
+            return False
+        except OSError as error:
+            self._lost, data = error, b""
+        self.keep(time.monotonic_ns(), data)
+        if not data:
+            assert self._sock
+            unwatch(self.loop, self._sock.fileno())
+        if self._asked or not (
+            self._at_once
+            or len(data) < _SHORT_BYTES
+            or data.endswith(b"\r\n\r\n")  # of HTTP's last chunk
+            or b"[DONE]" in data
+            or b'"error"' in data
+            or len(self._kept) > _KEPT_READS
+        ):
+            return self._asked
+        self._asked = True
+        self._desk.want(self)
+        return True
+
+    def keep(self, at_ns: int, data: bytes) -> None:
+        """One read, to be parsed later; b"": the connection is gone."""
+        self._at_ns.append(at_ns)
+        self._kept.append(data)
+
+    def work(self, reads: int) -> bool:
+        """Parse the next `reads` of what is kept; True: there is more, and it is to be parsed soon."""
+        at_ns, kept = self._at_ns[:reads], self._kept[:reads]
+        del self._at_ns[:reads], self._kept[:reads]
+        known = len(self.columns.at_ns)
+        self._take_all(at_ns, kept)
+        self._count(kept, known)
+        self._asked = bool(self._kept)
+        return self._asked
+
+    def _take_all(self, at_ns: list[int], reads: list[bytes]) -> None:
+        """Many at once where they are like earlier ones, else each half, else one by one."""
+        if self._alike and len(reads) >= _MANY and reads[-1] and self._reader.alike.read_many(at_ns, reads):
+            return
+        if len(reads) >= _MANY:
+            half = len(reads) // 2
+            self._take_all(at_ns[:half], reads[:half])
+            self._take_all(at_ns[half:], reads[half:])
+            return
+        for at, data in zip(at_ns, reads, strict=True):
+            done = self._reader.alike.read(at, data) if self._alike else 0
+            if done < len(data) or not data:
+                self.take(at, data[done:])
+
+    def _count(self, reads: list[bytes], known: int) -> None:
+        """After a slice: the statistics, and from the first chunk on the shorter limit of silence and reads that are only kept."""
+        READS.reads += sum(map(bool, reads))
+        READS.full_reads += sum([len(data) >= _READ_BYTES for data in reads])
+        events = len(self.columns.at_ns) - known
+        if not events:
+            return
+        READS.events += events
+        self._data_ns = self.columns.at_ns[-1]
+        if not known:
+            self._at_once = self.listen is not None or not self._response.chunked
+            if self._timer and not self._ended:
+                self._timer.cancel()
+                self._timer = self.loop.call_later(self.deadlines.stall_s, self._check_silence)
+
     # --- what arrived ---
 
-    def take(self, at_ns: int, data: bytes | None) -> None:
-        """Parse one read; None: the connection is gone."""
-        if self.over.done():
+    def take(self, at_ns: int, data: bytes) -> None:
+        """Parse one read in full; b"": the connection is gone."""
+        self._alike = False
+        if self._ended:
             return
         if self.end_ns is not None:
             self._leave(data)
             return
         try:
-            if data is None:
-                self._gone(at_ns)
-            else:
+            if data:
                 self._parse(at_ns, data)
+            else:
+                self._gone(at_ns)
         except ServerFault as fault:
             self._finish(at_ns, f"broken off after {len(self.columns.at_ns)} chunks: the server reports: {fault}")
         except BrokenPipeError as error:
@@ -173,8 +200,6 @@ class Recording(asyncio.Protocol):
             self._finish(at_ns, self._broken(error))
 
     def _parse(self, at_ns: int, data: bytes) -> None:
-        READS.reads += 1
-        READS.full_reads += len(data) >= _FULL_READ_BYTES
         body = self._response.feed(data)
         if self._response.status not in (None, 200):
             self._refuse(at_ns, body)
@@ -185,6 +210,8 @@ class Recording(asyncio.Protocol):
             self._chunks(at_ns, body)
         if self._response.complete and self.end_ns is None:
             self._complete(at_ns)
+        if self.end_ns is None and self.columns.at_ns and not self.listen:
+            self._alike = self._response.between_chunks and self._events.between_events
 
     def _chunks(self, at_ns: int, body: bytes) -> None:
         for payload in self._events.feed(body):
@@ -192,11 +219,6 @@ class Recording(asyncio.Protocol):
                 self._complete(at_ns)
                 return
             self._reader.read(at_ns, payload)
-            READS.events += 1
-            self._data_ns = at_ns
-            if self._timer and len(self.columns.at_ns) == 1:  # from the first chunk on the shorter limit holds
-                self._timer.cancel()
-                self._timer = self.loop.call_later(self.deadlines.stall_s, self._check_silence)
 
     def _gone(self, at_ns: int) -> None:
         if self._lost is not None:
@@ -223,12 +245,12 @@ class Recording(asyncio.Protocol):
             self.end_ns = at_ns
             self.loop.call_later(_LEAVE_S, self._end, None)
 
-    def _leave(self, data: bytes | None) -> None:
+    def _leave(self, data: bytes) -> None:
         try:
-            self._response.feed(data or b"")
+            self._response.feed(data)
         except BadResponse:
-            data = None
-        if data is None or self._response.complete:
+            data = b""
+        if not data or self._response.complete:
             self._end(None)
 
     def _finish(self, at_ns: int, error: str | None) -> None:
@@ -236,8 +258,11 @@ class Recording(asyncio.Protocol):
         self._end(None)
 
     def _end(self, failure: BaseException | None) -> None:
-        if self.over.done():
+        if self._ended:
             return
+        self._ended = True
+        if self.over.cancelled():
+            return  # interrupted; what had been read by then is still parsed
         if failure:
             self.over.set_exception(failure)
         else:

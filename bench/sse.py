@@ -27,11 +27,21 @@ class Decoder:
         self._skip_lf = False  # the last byte was CR: an LF that follows belongs to it
         self._first = True
 
+    @property
+    def between_events(self) -> bool:
+        """The next byte begins an event."""
+        return not (self._parts or self._data or self._skip_lf)
+
     def feed(self, data: bytes) -> list[bytes]:
         """The payload of each event that `data` completes, undecoded. Raises TooLong."""
-        plain = not (self._parts or self._data or self._skip_lf)
         # What nearly every server sends nearly always: one event of one data line.
-        if plain and data.startswith(b"data: ") and data.find(b"\n") == len(data) - 2 and data.endswith(b"\n\n") and b"\r" not in data:
+        if (
+            self.between_events
+            and data.startswith(b"data: ")
+            and data.find(b"\n") == len(data) - 2
+            and data.endswith(b"\n\n")
+            and b"\r" not in data
+        ):
             self._first = False
             return [data[6:-2]]
         return self._general(data)

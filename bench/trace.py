@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Literal
 
 import pydantic
@@ -61,6 +62,6 @@ class Trace(Fact):
     def _columns_match(self) -> Trace:
         if not len(self.t_s) == len(self.kinds) == len(self.tokens):
             raise ValueError("t_s, kinds and tokens differ in length")
-        if any(later < earlier for earlier, later in zip(self.t_s, self.t_s[1:], strict=False)):
+        if not all(map(operator.le, self.t_s, self.t_s[1:])):
             raise ValueError("t_s goes backwards")
         return self

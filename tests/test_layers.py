@@ -23,7 +23,6 @@ DOORS = {
     "fabric": {"cluster/ssh.py"},
     "huggingface_hub": {"cluster/weights/hub.py"},
     "openai": {"bench/openai_stream.py"},
-    "uvloop": {"bench/lean.py"},
     "pandas": {"bench/table.py"},
     "matplotlib": {"bench/plot.py"},
     "numpy": {"bench/calibration.py"},

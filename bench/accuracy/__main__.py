@@ -73,11 +73,12 @@ def measure_all(todo: Sequence[tuple[Client, Level]], command: str, say: Callabl
 
 def line(found: Row) -> str:
     error: Error = found.error
+    parse = "" if found.parse_cpu_s_per_1000 is None else f" ({found.parse_cpu_s_per_1000:.4f} of it parsing)"
     lag = "" if error.read_lag_p99_s is None else f", read lag p99 {error.read_lag_p99_s * 1000:.2f} ms"
     return (
         f"{found.client:12} {found.streams:2} streams {found.reached_tok_s:8.0f} tok/s: TTFT error max {error.ttft_max_s * 1000:.2f} ms, "
         f"ITL p99 error {error.itl_p99_s * 1000:.2f} ms, decode {error.decode_max_rel:.3%}, output {error.output_rel:.3%}, "
-        f"CPU {found.cpu_s_per_1000:.4f} s per 1,000 tokens{lag}, server late p99 {(found.server_late_p99_s or 0) * 1000:.2f} ms"
+        f"CPU {found.cpu_s_per_1000:.4f} s per 1,000 tokens{parse}{lag}, server late p99 {(found.server_late_p99_s or 0) * 1000:.2f} ms"
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from bench import lean
 from bench.accuracy.truth import QUANTILES, lateness_s, mean, truth
 from bench.errors import BenchError
-from bench.hygiene import Hygiene, Watch
+from bench.hygiene import READS, Hygiene, Watch
 from bench.measure import measure, quantile
 from bench.request import Deadlines, Endpoint, Request
 from bench.scripted import Script, ScriptedServer, Sent
@@ -56,7 +56,10 @@ class Error(Fact):
 
 
 class Row(Fact):
-    """server_late_*: how late the server was against its own script, which is not counted against the client."""
+    """server_late_*: how late the server was against its own script, which is not counted against the client.
+
+    cpu_s_per_1000: CPU time of the client's process from before the first request to the last finished trace. parse_cpu_s_per_1000:
+    what of it went into parsing the reads that the lean client had kept; None for another client."""
 
     client: Client
     streams: int
@@ -65,6 +68,7 @@ class Row(Fact):
     reached_tok_s: float
     error: Error
     cpu_s_per_1000: float
+    parse_cpu_s_per_1000: float | None = None
     server_late_p99_s: float | None
     server_late_max_s: float | None
     hygiene: Hygiene
@@ -78,6 +82,7 @@ class Seen:
     begins_ns: tuple[int, ...]
     cpu_s: float
     hygiene: Hygiene
+    parse_s: float | None = None
 
 
 def row(client: Client, level: Level) -> Row:
@@ -96,6 +101,7 @@ def row(client: Client, level: Level) -> Row:
         reached_tok_s=round(tokens / _span_s(sents), 1),
         error=compare(seen, sents),
         cpu_s_per_1000=round(seen.cpu_s / tokens * 1000, 5),
+        parse_cpu_s_per_1000=None if seen.parse_s is None else round(seen.parse_s / tokens * 1000, 5),
         server_late_p99_s=late_p99,
         server_late_max_s=late_max,
         hygiene=seen.hygiene,
@@ -142,11 +148,12 @@ async def _streams(client: Client, level: Level, endpoint: Endpoint) -> Seen:
         await asyncio.sleep(number * _APART_S)
         return await send(endpoint, request, Deadlines(), None, lambda at_ns: begins.__setitem__(number, at_ns))
 
-    cpu_s = time.process_time()
+    cpu_s, parse_s = time.process_time(), READS.parse_s
     with Watch() as watch:
         traces = await asyncio.gather(*(one(number) for number in range(level.streams)))
     cpu_s = time.process_time() - cpu_s
-    return Seen(tuple(traces), tuple(begins[number] for number in sorted(begins)), cpu_s, watch.report())
+    parsed_s = None if client == "openai" else READS.parse_s - parse_s
+    return Seen(tuple(traces), tuple(begins[number] for number in sorted(begins)), cpu_s, watch.report(), parsed_s)
 
 
 def compare(seen: Seen, sents: Sequence[Sent]) -> Error:

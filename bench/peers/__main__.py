@@ -13,7 +13,7 @@ from pathlib import Path
 from bench.peers import aiperf, guidellm, llama_benchy, ours, vllm_bench
 from bench.peers.peer import Peer
 from bench.peers.runs import Case, Row, Server, live, row
-from bench.peers.table import Cost, Receipt, cost_table, cost_verdict, live_table, table, wrong
+from bench.peers.table import Cost, Receipt, cost_table, cost_verdict, joined, live_table, table, wrong
 from bench.scripted import UsageMode
 
 PEERS: tuple[Peer, ...] = (ours.PEER, llama_benchy.PEER, vllm_bench.PEER, guidellm.PEER, aiperf.PEER)
@@ -55,8 +55,9 @@ def figures(peers: Sequence[Peer], cases: Sequence[Case], say: Callable[[str], N
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.peers", description="Compare benchmark tools against a known server.")
     parser.add_argument("--out", type=Path, help="where the receipt goes (default: nowhere)")
+    parser.add_argument("--add", action="store_true", help="keep what the receipt at --out has and this run does not measure")
     parser.add_argument("--peers", help="only these, by name, with commas between")
-    parser.add_argument("--parts", default="figures,load", help="figures, load; live is added by --base-url")
+    parser.add_argument("--parts", default="figures,load", help="figures, load, or none; live is added by --base-url")
     parser.add_argument("--base-url", help="also measure this real server, without /v1")
     parser.add_argument("--model", help="the real server's model name")
     parser.add_argument("--dialect", default="llamacpp", choices=["vllm", "llamacpp", "openai"], help="what the real server is (for ours)")
@@ -64,6 +65,10 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     if options.base_url and not options.model:
         parser.error("--base-url needs --model")
+    if options.add and not (options.out and options.out.exists()):
+        parser.error("--add needs a receipt at --out")
+    if wrong_parts := set(options.parts.split(",")) - {"figures", "load", "none"}:
+        parser.error(f"--parts knows figures, load and none, not {', '.join(sorted(wrong_parts))}")
     return options
 
 
@@ -80,7 +85,7 @@ def main() -> int:
     parts = options.parts.split(",")
     receipt = Receipt(
         created_utc=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        command="python -m bench.peers --parts " + options.parts,
+        command=f"python -m bench.peers --parts {options.parts}" + (f" --base-url URL --model {options.model}" if options.base_url else ""),
         python=platform.python_version(),
         cores=os.cpu_count() or 0,
         load_before=round(os.getloadavg()[0], 2),
@@ -88,6 +93,8 @@ def main() -> int:
         costs=tuple(cost(peer, print) for peer in peers) if "load" in parts else (),
         live=_live(peers, options) if options.base_url else (),
     )
+    if options.add:
+        receipt = joined(Receipt.model_validate_json(options.out.read_text()), receipt)
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(receipt.model_dump_json(indent=1) + "\n")

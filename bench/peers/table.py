@@ -15,6 +15,9 @@ _NAMES: dict[Figure, str] = {
 }
 
 
+PARTS = ("rows", "live", "costs")
+
+
 class Cost(Fact):
     """CPU time per 1,000 one-token chunks of one tool: from the difference of a long and a short run, so that its start costs nothing."""
 
@@ -37,6 +40,14 @@ class Receipt(Fact):
     rows: tuple[Row, ...] = ()
     live: tuple[Row, ...] = ()
     costs: tuple[Cost, ...] = ()
+
+
+def joined(older: Receipt, newer: Receipt) -> Receipt:
+    """`newer`, with the parts that it has not measured taken from `older`, and both commands."""
+    kept = {name: getattr(older, name) for name in PARTS if not getattr(newer, name)}
+    if not any(kept.values()):
+        return newer
+    return newer.model_copy(update={**kept, "command": f"{older.command}; {newer.command}"})
 
 
 def table(receipt: Receipt) -> str:

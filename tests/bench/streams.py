@@ -120,12 +120,13 @@ def _named(reply: Reply, name: str, framing: str | None = None) -> Reply:
 
 
 Stream = Callable[..., Coroutine[Any, Any, Trace]]
-LOOPS: dict[str, Callable[[Coroutine[Any, Any, Trace]], Trace]] = {"asyncio": asyncio.run, "uvloop": lean.run}
+LOOPS: dict[str, Callable[[Coroutine[Any, Any, Any]], Any]] = {"asyncio": asyncio.run, "reading": lean.run}
 
 
 def ask(name: str) -> Request:
     return Request("test-model", f"<{name}>", 64)
 
 
-def traced(server: ScriptedServer, name: str, client: Stream = lean.stream, loop: str = "uvloop") -> Trace:
-    return LOOPS[loop](client(Endpoint(server.base_url, None, "vllm"), ask(name), SHORT))
+def traced(server: ScriptedServer, name: str, client: Stream = lean.stream, loop: str = "reading") -> Trace:
+    trace: Trace = LOOPS[loop](client(Endpoint(server.base_url, None, "vllm"), ask(name), SHORT))
+    return trace

@@ -155,10 +155,11 @@ def test_the_lean_client_for_real(level: Level) -> None:
     assert -0.001 < found.error.read_lag_p50_s < 0.02
     assert found.hygiene.events == found.tokens + 3 * level.streams  # role, finish, usage
     assert found.hygiene.full_reads == 0
+    assert found.parse_cpu_s_per_1000 is not None
+    assert 0 < found.parse_cpu_s_per_1000 < found.cpu_s_per_1000
 
 
-def test_the_readme_shows_the_committed_receipt_in_which_every_goal_is_met() -> None:
+def test_in_the_committed_receipt_every_goal_is_met() -> None:
     root = Path(__file__).parents[2]
     found = AccuracyReceipt.model_validate_json((root / "results/accuracy/accuracy.json").read_text())
     assert found.missed == ()
-    assert f"<!-- accuracy -->\n{table(found)}\n<!-- /accuracy -->" in (root / "README.md").read_text()

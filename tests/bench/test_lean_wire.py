@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench import lean, openai_stream, recording
+from bench import lean, openai_stream, reading
 from bench.errors import BadRequest
 from bench.hygiene import READS
 from bench.request import INTERRUPTED, Deadlines, Endpoint, Request
@@ -191,14 +191,14 @@ def test_an_image_travels(server: ScriptedServer) -> None:
 def test_a_finished_loop_is_let_go(server: ScriptedServer, loop: str) -> None:
     LOOPS[loop](lean.stream(Endpoint(server.base_url), ask("bursts"), SHORT))
     gc.collect()
-    assert len(recording._INBOXES) == 0
+    assert len(reading.DESKS) == 0
 
 
 CHILD = """
 import asyncio, sys
 from bench import lean
 from bench.request import Deadlines, Endpoint, Request
-run = lean.run if sys.argv[2] == "uvloop" else asyncio.run
+run = lean.run if sys.argv[2] == "reading" else asyncio.run
 def told(kind, text):
     print("told", flush=True)
 trace = run(lean.stream(Endpoint(sys.argv[1]), Request("m", "<endless>", 9), Deadlines(), told))

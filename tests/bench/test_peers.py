@@ -12,7 +12,7 @@ from bench.peers.__main__ import CASES, PEERS
 from bench.peers.judged import Actual, judge, what_is_true
 from bench.peers.peer import Job, Peer, Reported
 from bench.peers.runs import Case, Server, live, row
-from bench.peers.table import Cost, Receipt, cost_table, cost_verdict, live_table, summary_table, table, wrong
+from bench.peers.table import Cost, Receipt, cost_table, cost_verdict, joined, live_table, summary_table, table, wrong
 from bench.peers.tokenizer import text, write
 from bench.scripted import Script, ScriptedServer, Sent
 from bench.trace import Trace, Usage
@@ -245,11 +245,14 @@ def test_the_summary_shows_the_worst_of_each() -> None:
     ]
 
 
-def test_the_readme_and_the_document_show_the_committed_receipts() -> None:
-    root = Path(__file__).parents[2]
-    found = Receipt.model_validate_json((root / "results/peers/peers.json").read_text())
-    assert f"<!-- peers -->\n{summary_table(found)}\n<!-- /peers -->" in (root / "README.md").read_text()
-    assert f"<!-- peers -->\n{table(found)}\n<!-- /peers -->" in (root / "docs/peers.md").read_text()
+def test_a_later_run_adds_to_a_receipt() -> None:
+    """A run of the real server alone keeps the figures and costs; a run that measures all replaces all."""
+    whole = receipt().model_copy(update={"live": ()})
+    live_alone = receipt().model_copy(update={"rows": (), "costs": (), "command": "y"})
+    both = joined(whole, live_alone)
+    assert (both.rows, both.costs, both.live, both.command) == (whole.rows, whole.costs, live_alone.live, "x; y")
+    assert joined(both, receipt()) == receipt()
+    assert joined(both, both.model_copy(update={"live": ()})).live == both.live
 
 
 def test_the_other_tables() -> None:

@@ -8,12 +8,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bench.recording import Recording
-from bench.request import Deadlines
+from bench.request import Deadlines, Listener
 from bench.sse import Decoder
 from bench.trace import Trace
-from tests.bench.streams import CASES
+from tests.bench.streams import CASES, END
 from tests.fakes import render
+from tests.fakes.builders import More, uniform
 from tests.fakes.framing import pieces
+from tests.fakes.script import Comment, Content, Reply, Role, Step
 from tests.fakes.server import EVENT_STREAM, head, http_chunk
 
 # derandomized: the same examples on every machine, nothing stored
@@ -28,14 +30,17 @@ def wire(name: str) -> bytes:
     return HEAD + b"".join(http_chunk(piece.data) for piece in pieces(render.events(reply, "m", 0), reply.framing))
 
 
-def replayed(reads: list[bytes]) -> Trace:
-    """The trace of a connection that brings these reads and then closes. Fails if it is not over then."""
+def replayed(reads: list[bytes], listen: Listener | None = None, apart_ns: int = 0, slice_reads: int = 64) -> Trace:
+    """The trace of a connection that brings these reads and then closes. Fails if it is not over then. A listener hears every delta
+    as it comes: with one, all is read by the full parser."""
 
     async def go() -> Trace:
-        recording = Recording(Deadlines(), None)
-        recording.columns.begin_ns = recording._data_ns = 0
-        for data in [*reads, None]:
-            recording.take(1000, data)
+        recording = Recording(Deadlines(), listen)
+        recording.columns.begin_ns = 0
+        for number, data in enumerate([*filter(None, reads), b""]):
+            recording.keep(1000 + number * apart_ns, data)
+        while recording.work(slice_reads):
+            pass
         assert recording.over.done()
         return recording.trace(recording.error)
 
@@ -59,6 +64,42 @@ def test_bytes_one_by_one_give_the_same_trace() -> None:
         data = wire(name)
         assert replayed([data[at : at + 1] for at in range(len(data))]) == replayed([data])
         assert replayed([data]).kinds == CASES[name][1]
+
+
+WORDS = ["tok ", "Grüße", "世界", "🌍", 'a "b"', "\\\n", "\u200b", "x" * 300]
+
+
+def varied() -> list[Step]:
+    """90 chunks of text of every kind, and now and then a comment."""
+    steps: list[Step] = [Role()]
+    for number in range(90):
+        steps += [Content(WORDS[number % len(WORDS)]), *([Comment()] if number % 31 == 30 else [])]
+    return steps + END
+
+
+LONG: dict[str, list[Step]] = {
+    "varied": varied(),
+    "usage": uniform(90, 2, usage="per-chunk"),
+    "ids": uniform(90, 2, more=More(token_ids=True)),
+    "timings": uniform(90, 2, usage="timings-per-chunk"),
+}
+
+
+@settings(FEW, max_examples=60)
+@given(
+    st.sampled_from(sorted(LONG)),
+    st.lists(st.integers(0, 1 << 20), max_size=40),
+    st.booleans(),
+    st.sampled_from([1, 7, 64]),
+    st.sampled_from(["event", "joined:3"]),
+)
+def test_templates_give_what_the_full_parser_gives(name: str, borders: list[int], whole: bool, slice_reads: int, framing: str) -> None:
+    """Of a long stream, split at chunks or anywhere, whatever the slices in which it is parsed; each read has a time of its own."""
+    chunks = [http_chunk(piece.data) for piece in pieces(render.events(Reply(LONG[name]), "m", 0), framing)]
+    reads = [HEAD, *chunks] if whole else split(HEAD + b"".join(chunks), borders)
+    full = replayed(reads, lambda kind, text: None, 1000)
+    assert replayed(reads, None, 1000, slice_reads) == full
+    assert full.error is None
 
 
 def judged(trace: Trace) -> None:

@@ -1,0 +1,153 @@
+"""Reading many sockets at little cost: an asyncio loop that reads streams while it waits, and parses between the waits.
+
+asyncio spends most of a small read's time on its own bookkeeping, and a thread beside the loop would spend it on changing threads.
+Here the streams' sockets stand in a second epoll behind the loop's selector: `select` reads and stamps whatever is ready, and goes
+back to asyncio only for a timer, another file or a stream that wants its reads parsed. Timers run in the same thread, so the lag of
+a timer (see bench.hygiene) is how late a ready stream was read. Any other asyncio loop serves too, at its own price.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import selectors
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Protocol, TypeVar
+from weakref import WeakKeyDictionary
+
+from bench.hygiene import READS
+
+T = TypeVar("T")
+Ready = Callable[[], bool]  # reads one stream; True: it wants its reads parsed now
+SLICE_READS = 64  # parsed at one go, well under a millisecond: so long may a stream that is ready have to wait
+_MOST_READY = 1024
+
+
+class Selector(selectors.BaseSelector):
+    """asyncio's selector for everything but streams; those are read here. Linux only."""
+
+    def __init__(self) -> None:
+        self._others = selectors.EpollSelector()
+        self._epoll = select.epoll()
+        self._epoll.register(self._others.fileno(), select.EPOLLIN)
+        self._streams: dict[int, Ready] = {}
+
+    def watch(self, fd: int, ready: Ready) -> None:
+        self._streams[fd] = ready
+        self._epoll.register(fd, select.EPOLLIN)
+
+    def unwatch(self, fd: int) -> None:
+        """Nothing happens where it is not watched."""
+        if self._streams.pop(fd, None):
+            self._epoll.unregister(fd)
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if not self._streams:
+            return self._others.select(timeout)
+        due_s = None if timeout is None else time.monotonic() + timeout
+        left_s = timeout
+        while not self._read(left_s):
+            if due_s is not None:
+                left_s = due_s - time.monotonic()
+                if left_s <= 0:
+                    return []
+        return self._others.select(0)
+
+    def _read(self, timeout: float | None) -> bool:
+        """Read each stream that is ready, waiting at most `timeout` for the first; True: asyncio has something to do."""
+        streams, back = self._streams, False
+        for fd, _ in self._epoll.poll(timeout, _MOST_READY):
+            ready = streams.get(fd)
+            if ready is None:
+                back = True  # another file; or a stream that one before it in this list has ended
+            elif ready():
+                back = True
+        return back
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        return self._others.register(fileobj, events, data)
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._others.unregister(fileobj)
+
+    def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        return self._others.modify(fileobj, events, data)
+
+    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
+        return self._others.get_map()
+
+    def close(self) -> None:
+        self._epoll.close()
+        self._others.close()
+
+
+class ReadingLoop(asyncio.SelectorEventLoop):
+    """An asyncio loop whose `streams` are read as above."""
+
+    def __init__(self) -> None:
+        self.streams = Selector()
+        super().__init__(self.streams)
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """asyncio.run on the reading loop where the system has epoll, else on asyncio's loop that waits for sockets by select or kqueue."""
+    with asyncio.Runner(loop_factory=ReadingLoop if hasattr(select, "epoll") else asyncio.SelectorEventLoop) as runner:
+        return runner.run(main)
+
+
+def watch(loop: asyncio.AbstractEventLoop, fd: int, ready: Ready) -> None:
+    """Have `ready` called whenever there is something to read."""
+    if isinstance(loop, ReadingLoop):
+        loop.streams.watch(fd, ready)
+    else:
+        loop.add_reader(fd, ready)
+
+
+def unwatch(loop: asyncio.AbstractEventLoop, fd: int) -> None:
+    if isinstance(loop, ReadingLoop):
+        loop.streams.unwatch(fd)
+    else:
+        loop.remove_reader(fd)
+
+
+class Parsed(Protocol):
+    """A stream whose reads are parsed a slice at a time."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def work(self, reads: int) -> bool:
+        """Parse at most so many of the reads that wait; True: there are more."""
+
+
+class Desk:
+    """The streams of one loop that want to be parsed, in turn, a slice each: between two slices all that is ready is read and stamped.
+
+    Parsed in one go, an answer of thousands of chunks would delay the stamps of the streams that still run. Holds no reference to its
+    loop, whose entry in DESKS would then never go.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[Parsed] = deque()
+
+    def want(self, stream: Parsed) -> None:
+        """Once per stream until its `work` has said that there is no more."""
+        if not self._waiting:
+            stream.loop.call_soon(self._slice)
+        self._waiting.append(stream)
+
+    def _slice(self) -> None:
+        began_s = time.thread_time()
+        # Streams with a read or two each share a slice; one with more than that has it alone.
+        for _ in range(min(len(self._waiting), SLICE_READS)):
+            stream = self._waiting.popleft()
+            if stream.work(SLICE_READS):
+                self._waiting.append(stream)
+                break
+        READS.parse_s += time.thread_time() - began_s
+        if self._waiting:
+            self._waiting[0].loop.call_soon(self._slice)
+
+
+DESKS: WeakKeyDictionary[asyncio.AbstractEventLoop, Desk] = WeakKeyDictionary()
