@@ -5,6 +5,7 @@ from invoke import Collection
 import cli
 from bench import tasks as bench_tasks
 from bench.compare import tasks as compare_tasks
+from bench.kinds import tasks as receipt_tasks
 from bench.why_slow import tasks as why_slow_tasks
 from cli import develop
 from cluster import tasks as cluster_tasks
@@ -15,7 +16,14 @@ from cluster.weights import tasks as weights_tasks
 
 cli.adapt_invoke()
 
-receipt = Collection("receipt", bench_tasks.receipt_check, bench_tasks.receipt_schema)
+receipt = Collection(
+    "receipt",
+    receipt_tasks.receipt_check,
+    receipt_tasks.receipt_markdown,
+    receipt_tasks.receipt_migrate,
+    receipt_tasks.receipt_import,
+    bench_tasks.receipt_schema,
+)
 
 namespace = Collection(
     cluster_tasks.up,

@@ -166,23 +166,6 @@ def _paths(paths: str) -> list[Path]:
     return find([Path(word) for word in paths.splitlines()] or [RECEIPTS])
 
 
-@cli.task(name="check", help={"paths": _PATHS})
-def receipt_check(ctx: Any, paths: str = "") -> int:
-    """Recompute every figure of each receipt from its raw facts, and verify schema and seal; exit 3 when one is off."""
-    from bench.check import check
-    from bench.receipt import shown
-
-    bad = 0
-    for path in _paths(paths):
-        try:
-            receipt = check(path)
-            print(f"{shown(path)}: sound, {'valid' if receipt.valid else 'marked invalid'}")
-        except InvalidMeasurement as error:
-            print(f"error: {error}", file=sys.stderr)
-            bad += 1
-    return 3 if bad else 0
-
-
 @cli.task(name="schema")
 def receipt_schema(ctx: Any) -> None:
     """Write bench/schema/receipt-v1.json from the model (a test keeps it equal)."""
