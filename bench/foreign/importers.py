@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -129,7 +130,8 @@ def _vllm(plain: dict[str, Any]) -> Read:
         acceptance_length=_number(plain.get("spec_decode_acceptance_length")),
     )
     failed = _whole(plain.get("failed"))
-    return Read((row,), plain.get("date"), plain.get("model_id"), (f"{failed} requests failed",) if failed else ())
+    date = re.sub(r"^(\d{4})(\d\d)(\d\d)-", r"\1-\2-\3 ", str(plain["date"])) if plain.get("date") else None
+    return Read((row,), date, plain.get("model_id"), (f"{failed} requests failed",) if failed else ())
 
 
 IMPORTERS = (

@@ -71,7 +71,10 @@ def test_sound_receipts_pass_committed_or_not(root: Path) -> None:
     git(root, "commit", "-qm", "one")
     measured(root, {"spec_method": "none"}, "two")
     found = judged(root)
-    assert [line.rpartition("/")[2] for line in found.good] == ["one.json: performance, sound, valid", "two.json: performance, sound, valid"]
+    assert [line.rpartition("/")[2] for line in found.good] == [
+        "one.json: performance, sound, valid",
+        "two.json: performance, sound, valid",
+    ]
     assert found.problems == ()
 
 
@@ -114,7 +117,8 @@ def test_other_json_is_let_alone_and_a_removed_receipt_is_noted(root: Path) -> N
 def test_a_changed_default_without_a_receipt_fails(root: Path) -> None:
     kit(root, spec="none")
     assert judged(root).problems == (
-        "kits/local.toml: SPEC_METHOD changed from 'ngram' to 'none', but no valid receipt of kit local in this change was measured with it",
+        "kits/local.toml: SPEC_METHOD changed from 'ngram' to 'none', "
+        "but no valid receipt of kit local in this change was measured with it",
     )
 
 
