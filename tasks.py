@@ -6,6 +6,7 @@ import cli
 from bench import tasks as bench_tasks
 from bench.compare import tasks as compare_tasks
 from bench.kinds import tasks as receipt_tasks
+from bench.report import tasks as report_tasks
 from bench.why_slow import tasks as why_slow_tasks
 from cli import develop
 from cluster import tasks as cluster_tasks
@@ -52,6 +53,7 @@ namespace = Collection(
     bench_tasks.ask,
     bench_tasks.table,
     bench_tasks.plot,
+    report_tasks.report,
     develop.demo,
     develop.test,
     develop.testbed,

@@ -38,12 +38,14 @@ def read(path: Path) -> Sealed:
 
 
 def check(path: Path, results: Path = RESULTS) -> Sealed:
-    """The comparison at `path` if it follows from its receipts, which are looked for under `results` and in the file's own folder.
+    """The comparison at `path` if it follows from its receipts. They are looked for under `results`, in the file's own folder, and
+    where that is called comparisons, in the folder around it.
 
     Raises InvalidMeasurement naming the receipt that is missing or the first field that is off.
     """
     found = read(path)
-    places = [results, path.resolve().parent]
+    home = path.resolve().parent
+    places = [results, home.parent if home.name == "comparisons" else home]
     again = build.compare(_question(path, found, places)).model_dump(mode="json")
     stated = found.model_dump(mode="json")
     where = first_difference({k: v for k, v in stated.items() if k not in _OWN}, {k: v for k, v in again.items() if k not in _OWN})

@@ -11,10 +11,12 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bench.errors import InvalidMeasurement
 from bench.receipt import shown
+
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Kind:
 
     check: path -> document; raises InvalidMeasurement naming the first field that is off. card: document -> Card.
     table: documents -> Grid. block: documents -> lines of markdown for a pull request, after a heading that holds `title`.
+    points: documents -> rows of bench.quality, "" for a kind without such figures.
     """
 
     schema: str
@@ -55,6 +58,7 @@ class Kind:
     card: str
     table: str
     block: str
+    points: str = ""
 
 
 KINDS = (
@@ -94,6 +98,12 @@ def call(function: str) -> Callable[..., Any]:
     module, _, name = function.partition(":")
     found: Callable[..., Any] = getattr(importlib.import_module(module), name)
     return found
+
+
+def points(pile: Pile, type: type[Row]) -> list[Row]:
+    """The rows of bench.quality of that type, of every kind that has some."""
+    found = [call(kind.points)([each.document for each in pile.of(kind.word)]) for kind in KINDS if kind.points]
+    return [point for some in found for point in some if isinstance(point, type)]
 
 
 def by_word(word: str) -> Kind:
