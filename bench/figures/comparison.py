@@ -27,7 +27,7 @@ def change_figure(comparisons: Sequence[Comparison]) -> Figure:
 
 def _row_name(found: Comparison, endpoint: EndpointResult) -> str:
     arms = f"{style.short(found.a.name, 14)} → {style.short(found.b.name, 14)}"
-    return f"{endpoint.name}: {endpoint.verdict}\n{arms}, n = {len(endpoint.a)} + {len(endpoint.b)} boots"
+    return f"{endpoint.name}: {endpoint.verdict}\n{arms}\nn = {len(endpoint.a)} + {len(endpoint.b)} boots"
 
 
 def _change(axes: Axes, at: int, endpoint: EndpointResult, margin: float) -> None:

@@ -14,12 +14,12 @@ from bench.figures import style
 from bench.receipt import Receipt
 from bench.spread import Spread
 
-WIDTH = 5.6
+WIDTH = 4.2  # inches; on a telephone the letters are still of 10 pixels
 
 
 def label(receipt: Receipt) -> str:
     """How a receipt is called in a legend: phase and depth, kit, and the arm unless it is the default one."""
-    arm = "" if receipt.arm == "default" else f", {style.short(receipt.arm, 24)}"
+    arm = "" if receipt.arm == "default" else f", {style.short(receipt.arm, 18)}"
     depth = "" if receipt.protocol.depth_tokens is None else f" @{receipt.protocol.depth_tokens}"
     return f"{receipt.protocol.phase}{depth} ({receipt.system.kit or 'server'}{arm})"
 
@@ -32,8 +32,8 @@ def names(receipts: Sequence[Receipt]) -> list[str]:
 
 def _name(receipt: Receipt, many: bool) -> str:
     lanes = f", {receipt.protocol.concurrency} lanes" if receipt.protocol.concurrency > 1 else ""
-    model = f"{style.short(receipt.model, 26)}\n" if many else ""
-    return f"{model}{label(receipt)}\nn = {receipt.summary.runs}{lanes}"
+    model = f"{style.short(receipt.model, 24)}\n" if many else ""
+    return f"{model}{label(receipt).replace(' (', chr(10) + '(')}\nn = {receipt.summary.runs}{lanes}"
 
 
 @dataclass(frozen=True)
@@ -90,13 +90,12 @@ def ttft_figure(receipts: Sequence[Receipt]) -> Figure:
 def acceptance_figure(receipts: Sequence[Receipt]) -> Figure:
     """Per-position acceptance of the receipts that drafted anything."""
     drafting = [receipt for receipt in receipts if receipt.summary.acceptance]
-    figure, axes = style.axes_of(WIDTH, 3.4 + 0.22 * len(drafting))
+    figure, axes = style.axes_of(WIDTH, 2.8 + 0.34 * len(drafting))
     for at, receipt in enumerate(drafting):
         _acceptance_line(axes, receipt, at)
     axes.set_ylim(-0.02, 1.02)
     axes.set_xlabel("draft position")
     axes.set_ylabel("accepted here / drafts")
-    axes.set_title("Per-position acceptance")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if drafting:
         figure.legend(loc="outside lower left")
@@ -111,7 +110,7 @@ def _acceptance_line(axes: Axes, receipt: Receipt, at: int) -> None:
         return
     positions = range(1, len(acceptance.per_position) + 1)
     figures = f"rate {acceptance.acceptance_rate:.2f}, length {acceptance.acceptance_length:.2f}"
-    name = f"{label(receipt)}: {figures}, n = {acceptance.drafts} drafts"
+    name = f"{label(receipt)}: {figures},\nn = {acceptance.drafts} drafts"
     axes.plot(positions, acceptance.per_position, marker=style.marker(at), color=style.colour(at), label=name)
 
 
@@ -133,7 +132,7 @@ def latency_figure(receipts: Sequence[Receipt]) -> Figure:
     for receipt in receipts:
         if point := level(receipt):
             series.setdefault(label(receipt), []).append(point)
-    figure, axes = style.axes_of(WIDTH, 3.4 + 0.22 * len(series))
+    figure, axes = style.axes_of(WIDTH, 3.0 + 0.2 * len(series))
     for at, (name, points) in enumerate(series.items()):
         _levels(axes, at, name, sorted(points, key=lambda point: point.lanes))
     every = [point for points in series.values() for point in points]
@@ -141,7 +140,7 @@ def latency_figure(receipts: Sequence[Receipt]) -> Figure:
     style.up_from_zero(axes, "y", [point.high_tok_s for point in every])
     axes.set_xlabel("time to first token, s (median)")
     axes.set_ylabel("throughput of all lanes, tok/s")
-    axes.set_title("Number = lanes, line up = min to max")
+    style.titled(figure, "Number = lanes, line up = min to max")
     if series:
         figure.legend(loc="outside lower left")
     else:

@@ -25,7 +25,7 @@ def kld_figure(points: Sequence[KldPoint]) -> Figure:
     style.named_rows(axes, [_kld_name(point) for point in points])
     style.up_from_zero(axes, "x", [point.high or point.mean for point in points])
     axes.set_xlabel("mean KLD, nats per token")
-    style.titled(figure, "Filled = our receipt, hollow = published (another protocol), line = interval;\ndotted = noise floor")
+    style.titled(figure, "Filled = our receipt, hollow = published (another protocol), line = interval, dotted = noise floor")
     if not points:
         style.nothing(axes, "no KLD yet")
     return figure
@@ -42,7 +42,7 @@ def _kld_row(axes: Axes, at: int, point: KldPoint) -> None:
 
 def _kld_name(point: KldPoint) -> str:
     n = f"n = {point.positions:,}" if point.positions else "n unknown"
-    return f"{style.short(point.label, 34)}\n{point.protocol}, {n}"
+    return f"{style.short(point.label, 24)}\n{style.short(point.protocol, 24)}\n{n}"
 
 
 def size_figure(points: Sequence[KldPoint]) -> Figure:
@@ -56,8 +56,8 @@ def size_figure(points: Sequence[KldPoint]) -> Figure:
     style.up_from_zero(axes, "y", [point.high or point.mean for point in sized])
     axes.set_xlabel("size of the weights, GB (1e9 bytes)")
     axes.set_ylabel("mean KLD, nats per token")
-    axes.set_title("Size against KLD; compare inside one series only")
-    axes.margins(x=0.18)
+    style.titled(figure, "Compare inside one series only")
+    axes.margins(x=0.3)
     if protocols:
         figure.legend(loc="outside lower left")
     else:
@@ -71,7 +71,7 @@ def _sizes(axes: Axes, at: int, name: str, points: Sequence[KldPoint]) -> None:
     for x, y, point in zip(xs, ys, points, strict=True):
         if point.low is not None and point.high is not None:
             axes.vlines(x, point.low, point.high, color=style.colour(at), linewidth=1.5)
-        axes.annotate(style.short(point.label, 22), (x, y), textcoords="offset points", xytext=(6, 5), fontsize=7.5)
+        axes.annotate(style.short(point.label, 18), (x, y), textcoords="offset points", xytext=(6, 5), fontsize=7.5)
 
 
 def sweep_figure(points: Sequence[AblationPoint]) -> Figure:
@@ -95,7 +95,7 @@ def sweep_figure(points: Sequence[AblationPoint]) -> Figure:
     axes.grid(visible=False)
     axes.set_xlabel("alpha")
     axes.set_ylabel("layers")
-    axes.set_title(f"Effect against the unedited twin, n = {_prompts(edited)} prompts")
+    style.titled(figure, f"Effect against the unedited twin, n = {_prompts(edited)} prompts")
     figure.colorbar(image, ax=axes, label="effect, share of prompts")
     return figure
 
@@ -106,7 +106,7 @@ def _prompts(points: Sequence[AblationPoint]) -> str:
 
 def pareto_figure(points: Sequence[AblationPoint]) -> Figure:
     """Effect against KLD with both intervals; the front as a line, controls as hollow points."""
-    figure, axes = style.axes_of(WIDTH, 4.2)
+    figure, axes = style.axes_of(WIDTH, 4)
     for control in (False, True):
         some = [point for point in points if point.control == control]
         _pareto(axes, some, control)
@@ -115,9 +115,9 @@ def pareto_figure(points: Sequence[AblationPoint]) -> Figure:
     axes.axhline(0, color=style.muted(), linewidth=1)
     axes.set_xlabel("KLD to the unedited twin, nats per token")
     axes.set_ylabel("effect, share of prompts")
-    axes.set_title("Effect against KLD, with intervals")
+    style.titled(figure, "Lines = intervals")
     if points:
-        figure.legend(loc="outside lower left", ncols=3)
+        figure.legend(loc="outside lower left", ncols=1)
     else:
         style.nothing(axes, "no ablation yet")
     return figure

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -56,7 +57,7 @@ def settings(theme: Theme) -> dict[Any, Any]:
         "grid.alpha": 0.3,
         "axes.prop_cycle": cycler(color=list(theme.colours)),
         "legend.frameon": False,
-        "legend.fontsize": 8.5,
+        "legend.fontsize": 8,
         "svg.hashsalt": "spark-lab",  # the same receipts give the same file
         "figure.constrained_layout.use": True,
     }
@@ -129,8 +130,8 @@ def svg(draw: Draw, theme: Theme) -> bytes:
 
 
 def titled(figure: Figure, title: str) -> None:
-    """A title over the whole figure: over narrow axes it would be cut off."""
-    figure.suptitle(title, x=0.01, ha="left", fontsize=10)
+    """A title over the whole figure, in lines that fit its width: over narrow axes it would be cut off."""
+    figure.suptitle(textwrap.fill(title, int(figure.get_figwidth() * 13)), x=0.01, ha="left", fontsize=10)
 
 
 def up_from_zero(axes: Axes, axis: str, values: Sequence[float]) -> None:
@@ -140,8 +141,8 @@ def up_from_zero(axes: Axes, axis: str, values: Sequence[float]) -> None:
 
 
 def rows_height(rows: int) -> float:
-    """Inches for a figure of one line per row."""
-    return 1.3 + 0.42 * max(rows, 2)
+    """Inches for a figure of one row per name; a name has three lines."""
+    return 1.2 + 0.58 * max(rows, 2)
 
 
 def named_rows(axes: Axes, names: Sequence[str]) -> None:

@@ -29,8 +29,7 @@ def figure(draw: Draw, name: str, caption: str) -> str:
     light, dark = (_uri(svg(draw, theme)) for theme in (LIGHT, DARK))
     source = f'<source srcset="{dark}" media="(prefers-color-scheme: dark)">'
     image = f'<img src="{light}" alt="{escape(f"{name}. {caption}")}">'
-    shown = f'<div class="sight" role="region" tabindex="0" aria-label="{escape(name)}"><picture>{source}{image}</picture></div>'
-    return f"<figure>{shown}<figcaption><b>{escape(name)}.</b> {escape(caption)}</figcaption></figure>"
+    return f"<figure><picture>{source}{image}</picture><figcaption><b>{escape(name)}.</b> {escape(caption)}</figcaption></figure>"
 
 
 def _uri(data: bytes) -> str:

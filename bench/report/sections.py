@@ -130,5 +130,5 @@ def overview(pile: Pile) -> Grid:
     rows = []
     for kind in registry.KINDS:
         days = sorted(each.card.created_utc[:10] for each in pile.of(kind.word) if each.card.created_utc)
-        rows.append((kind.title, str(len(pile.of(kind.word))), f"{days[0]} to {days[-1]}" if days else "-"))
+        rows.append((kind.title, str(len(pile.of(kind.word))), " to ".join(dict.fromkeys((days[0], days[-1]))) if days else "-"))
     return Grid(("kind", "receipts", "measured"), tuple(rows))
