@@ -8,7 +8,7 @@ from bench.compare import tasks as compare_tasks
 from bench.kinds import tasks as receipt_tasks
 from bench.report import tasks as report_tasks
 from bench.why_slow import tasks as why_slow_tasks
-from cli import develop
+from cli import develop, notebooks
 from cluster import tasks as cluster_tasks
 from cluster.budget import tasks as budget_tasks
 from cluster.doctor import tasks as doctor_tasks
@@ -58,5 +58,7 @@ namespace = Collection(
     develop.test,
     develop.testbed,
     develop.lint,
+    notebooks.notebooks,
+    notebooks.jupyter,
     receipt=receipt,
 )

@@ -25,7 +25,10 @@ DOORS = {
     "openai": {"bench/openai_stream.py"},
     "uvloop": {"bench/lean.py"},
     "pandas": {"bench/table.py"},
-    "matplotlib": {"bench/plot.py"},
+    "matplotlib": {"bench/plot.py", *(f"bench/figures/{name}.py" for name in ("style", "performance", "comparison", "quality"))},
+    "nbclient": {"cli/notebooks.py"},
+    "nbconvert": {"cli/notebooks.py"},
+    "nbformat": {"cli/notebooks.py"},
     "numpy": {"bench/calibration.py"},
     "xllamacpp": {"cluster/engines/llama_server.py"},
 }

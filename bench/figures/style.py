@@ -16,6 +16,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from cycler import cycler
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 Draw = Callable[[], Figure]
@@ -76,7 +77,7 @@ def themed(theme: Theme) -> Iterator[None]:
 def colour(at: int) -> str:
     """The colour of series `at` in the theme in force; from the seventh on they repeat, with another marker."""
     cycle = matplotlib.rcParams["axes.prop_cycle"].by_key()["color"]
-    return str(cycle[at % len(cycle)])
+    return to_hex(cycle[at % len(cycle)])
 
 
 def marker(at: int) -> str:
