@@ -141,9 +141,10 @@ def up_from_zero(axes: Axes, axis: str, values: Sequence[float]) -> None:
     (axes.set_xlim if axis == "x" else axes.set_ylim)(0, top)
 
 
-def rows_height(rows: int) -> float:
-    """Inches for a figure of one row per name; a name has three lines."""
-    return 1.2 + 0.58 * max(rows, 2)
+def rows_height(names: Sequence[str]) -> float:
+    """Inches for a figure of one row per name, names of several lines included."""
+    lines = max((name.count("\n") + 1 for name in names), default=1)
+    return 1.1 + (0.12 + 0.165 * lines) * max(len(names), 2)
 
 
 def named_rows(axes: Axes, names: Sequence[str]) -> None:

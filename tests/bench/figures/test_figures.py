@@ -55,8 +55,8 @@ KLD = [
     KldPoint("a published one with a rather long name", 0.03, "P7a", False, None, None, None, None, 176e6),
 ]
 SWEEP = [
-    AblationPoint(layers, alpha, -0.1 * row - 0.08 * alpha, 0.004 * row + 0.012 * alpha, -0.1 * row - 0.08 * alpha - 0.06,
-                  -0.1 * row - 0.08 * alpha + 0.06, 0.003 * row + 0.01 * alpha, 0.005 * row + 0.014 * alpha, 100)
+    AblationPoint(layers, alpha, effect := 0.1 * row + 0.08 * alpha, kld := 0.004 * row + 0.012 * alpha, effect - 0.06, effect + 0.06,
+                  0.8 * kld, 1.2 * kld, 100)
     for row, layers in enumerate(("10-29", "15-29", "20-29")) for alpha in (0.0, 1.0, 2.0)
 ]  # fmt: skip
 SWEEP += [AblationPoint("10-29", 1.0, 0.01, 0.011, -0.05, 0.07, prompts=100, control=True)]
