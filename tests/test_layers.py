@@ -24,7 +24,10 @@ DOORS = {
     "huggingface_hub": {"cluster/weights/hub.py"},
     "openai": {"bench/openai_stream.py"},
     "pandas": {"bench/table.py"},
-    "matplotlib": {"bench/plot.py"},
+    "matplotlib": {"bench/plot.py", *(f"bench/figures/{name}.py" for name in ("style", "performance", "comparison", "quality"))},
+    "nbclient": {"cli/notebooks.py"},
+    "nbconvert": {"cli/notebooks.py"},
+    "nbformat": {"cli/notebooks.py"},
     "numpy": {"bench/calibration.py"},
     "xllamacpp": {"cluster/engines/llama_server.py"},
 }
