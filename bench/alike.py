@@ -33,19 +33,20 @@ class Alike:
             return
         self._tries += 1
         framed = b"%x\r\ndata: %b%b" % (len(payload) + 8, payload, AFTER)
-        for template in _KNOWN.values():
+        for template in tuple(_KNOWN.values()):
             if found := template.pattern.fullmatch(framed):
                 self._usual, self._start = template, framed[found.end(1) : found.start(template.text)]
                 return
         if shape := learned(payload, document):
             while len(_KNOWN) >= _MOST_KNOWN:
-                _KNOWN.pop(next(iter(_KNOWN)))
+                _KNOWN.pop(next(iter(_KNOWN)), None)
             _KNOWN.setdefault(*shape)
 
     def read(self, at_ns: int, data: bytes) -> int:
         """Record the whole HTTP chunks at the start of `data`, each one event, that look like an earlier one. Returns where they end."""
         done = 0
-        for template in (self._usual, *_KNOWN.values()) if self._usual else _KNOWN.values():
+        known = tuple(_KNOWN.values())  # a loop of another thread may learn meanwhile
+        for template in (self._usual, *known) if self._usual else known:
             while found := template.pattern.match(data, done):
                 if int(found[1], 16) != found.end() - found.end(1) - 4 or not self._one(at_ns, template, found):
                     return done

@@ -26,7 +26,7 @@ from bench.trace import Trace
 _READ_BYTES = 64 << 10
 _SHORT_BYTES = 96  # no event of a chat completion; perhaps the end of something that was cut
 _MANY = 8  # reads, from which on it pays to take them at once
-_KEPT_READS = 4096  # of one stream; beyond that as many are parsed as come, so that a long answer does not fill the memory
+_KEPT_READS = 4096  # of one stream; more are parsed while it runs, so that a long answer does not fill the memory
 _ERROR_BODY_BYTES = 64 << 10
 _LEAVE_S = 0.25  # longest wait for the end of a body whose last event has come
 _REDIRECTS = (301, 302, 303, 307, 308)

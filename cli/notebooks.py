@@ -31,22 +31,21 @@ def execute(path: Path) -> Any:
     import nbformat
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
-    from traitlets.config import Config
 
     try:
         read: Any = nbformat.read  # untyped
         notebook = read(path, as_version=4)
     except (nbformat.reader.NotJSONError, nbformat.ValidationError, AttributeError) as error:
         raise NotebookFailed(f"{path.name} is no notebook: {error}") from error
-    # over sockets in a folder of our own: over TCP other users of the machine could listen
-    config = Config({"KernelManager": {"transport": "ipc"}})
-    place = {"metadata": {"path": str(path.parent)}}
-    client = NotebookClient(notebook, config=config, timeout=_CELL_S, kernel_name="python3", resources=place)
+    place, quiet = {"metadata": {"path": str(path.parent)}}, ["--Application.log_level=40"]
+    client = NotebookClient(notebook, timeout=_CELL_S, kernel_name="python3", resources=place, extra_arguments=quiet)
     with _profile():
         try:
             client.execute()
         except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
             raise NotebookFailed(_said(path, notebook, error)) from error
+        except RuntimeError as error:
+            raise NotebookFailed(f"{path.name}: its kernel did not start: {error}") from error
     return notebook
 
 
@@ -131,6 +130,7 @@ def jupyter(ctx: Any, port: str | None = None, no_browser: bool = False) -> None
     number = integer("port", port, low=1, high=65535) or 8889  # 8888 is the clusters' API
     argv = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={ROOT}", f"--ServerApp.port={number}"]
     argv += ["--LabApp.default_url=/lab/tree/notebooks", *(["--no-browser"] if no_browser else [])]
+    argv += ["--allow-root"] if os.geteuid() == 0 else []  # it listens on this machine only, and asks for a token
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ.update(JUPYTER_PREFER_ENV_PATH="1", PYTHONPATH=os.pathsep.join(paths))
     sys.stdout.flush()

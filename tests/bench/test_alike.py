@@ -37,6 +37,12 @@ def _resized(data: bytes, more: int) -> bytes:
     return b"%x\r\n%b" % (int(size, 16) + more, rest)
 
 
+def _marked(data: bytes) -> bytes:
+    """A chunk that holds the mark of the start in place of the start, and states the size that it has."""
+    rest = data.partition(START)[2]
+    return b"%x\x01%b" % (len(rest) - len(AFTER) + 1, rest)
+
+
 def chunk(text: str, count: int | None = None, ids: Any = None, **more: Any) -> bytes:
     document: dict[str, Any] = {
         "id": "chatcmpl-1", "created": 1761111117, "model": "m",
@@ -144,7 +150,9 @@ def test_other_chunks_are_left_to_the_full_parser(other: bytes) -> None:
     lambda reads: [reads[0].replace(b'"b"', b'"b\x01"'), *reads[1:]],
     lambda reads: [_resized(reads[0], 1), _resized(reads[1], -1), *reads[2:]],
     lambda reads: [reads[0].replace(START, b"\x01"), *reads[1:]],
-], ids=range(6))  # fmt: skip
+    lambda reads: [_marked(reads[0]), *reads[1:]],
+    lambda reads: [b"z" + _resized(reads[0], 1), *reads[1:]],
+], ids=range(8))  # fmt: skip
 def test_many_reads_are_taken_only_if_each_byte_is_as_it_should_be(damage: Callable[[list[bytes]], list[bytes]]) -> None:
     reads = [framed(chunk(text, count)) for text, count in (("b", 2), ("c", 3), ("d", 4))]
     damaged = damage(reads)

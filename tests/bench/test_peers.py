@@ -8,7 +8,7 @@ import pytest
 
 from bench.errors import BenchError
 from bench.peers import aiperf, environments, guidellm, llama_benchy, ours, runs, vllm_bench
-from bench.peers.__main__ import CASES, PEERS
+from bench.peers.__main__ import CASES, PEERS, main
 from bench.peers.judged import Actual, judge, what_is_true
 from bench.peers.peer import Job, Peer, Reported
 from bench.peers.runs import Case, Server, live, row
@@ -274,3 +274,28 @@ def test_a_real_server_has_no_truth_but_figures() -> None:
     assert found.verdicts == ()
     assert found.said is not None
     assert found.said.tokens == 8
+
+
+def test_a_real_server_is_added_to_the_receipt_of_an_earlier_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "peers.json"
+    words = ["peers", "--peers", "spark-lab", "--parts", "none", "--model", "any", "--out", str(out), "--add"]
+    with ScriptedServer(Script(tokens=8, gap_s=0.01, first_s=0.05)) as server:
+        monkeypatch.setattr("sys.argv", [*words, "--base-url", server.base_url])
+        with pytest.raises(SystemExit):
+            main()  # there is nothing yet to add to
+        assert "--add needs a receipt at --out" in capsys.readouterr().err
+        out.write_text(receipt().model_copy(update={"live": ()}).model_dump_json())
+        assert main() == 0
+    found = Receipt.model_validate_json(out.read_text())
+    assert (found.rows, found.costs) == (receipt().rows, receipt().costs)
+    assert [(one.peer, one.said.tokens if one.said else None) for one in found.live] == [("spark-lab", 8)]
+    assert found.command == "x; python -m bench.peers --parts none --base-url URL --model any"
+
+
+def test_an_unknown_part_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["peers", "--parts", "figures,lod"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "not lod" in capsys.readouterr().err

@@ -41,7 +41,7 @@ def test_no_output_is_committed(path: Path) -> None:
     assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
     assert plain["metadata"]["kernelspec"]["name"] == "python3"
     assert "widgets" not in plain["metadata"]
-    assert all(len("".join(cell["source"]).splitlines()) <= 12 for cell in code)
+    assert all(len("".join(cell["source"]).splitlines()) <= 14 for cell in code)
 
 
 @pytest.fixture(scope="module")
