@@ -1,4 +1,5 @@
-"""The generated parts of docs/: what stands between two markers is written by a function of the program, so that it cannot go stale.
+"""The generated parts of README.md and docs/: what stands between two markers is written by a function of the program, and tables under
+`<!-- table: ... -->` come from the receipts that the marker names (bench/kinds/readme.py), so that neither can go stale.
 
 python -m cli.documents           # write them all
 python -m cli.documents --check   # exit 1 and name those that are not what would be written
@@ -32,7 +33,13 @@ class Part:
         return text[: text.index(first)] + first + made + text[text.index(last) :]
 
 
+TABLES = "bench.kinds.readme:renewed"
 PARTS: tuple[Part, ...] = (
+    Part("README.md", "accuracy", "bench.tables:accuracy"),
+    Part("README.md", "peers", "bench.tables:peers_summary"),
+    Part("docs/peers.md", "peers", "bench.tables:peers"),
+    Part("docs/peers.md", "peers cost", "bench.tables:peers_cost"),
+    Part("docs/peers.md", "peers live", "bench.tables:peers_live"),
     Part("docs/refused-settings.md", "constraints", "cluster.constraints:documented"),
     Part("docs/field-reports.md", "findings", "cluster.doctor.examine:documented"),
     Part("docs/serving.md", "limits", "cluster.served:limits"),
@@ -44,15 +51,21 @@ PARTS: tuple[Part, ...] = (
 def stale(write: bool, root: Path = ROOT) -> list[str]:
     """The documents whose generated parts are not as they should be; written anew with `write`."""
     found = []
-    for file in dict.fromkeys(part.file for part in PARTS):
+    for file in files(root):
         old = new = (root / file).read_text()
         for part in PARTS:
             new = part.replaced(new) if part.file == file else new
+        new = pkgutil.resolve_name(TABLES)(new)
         if new != old:
             found.append(file)
             if write:
                 (root / file).write_text(new)
     return found
+
+
+def files(root: Path = ROOT) -> list[str]:
+    """The documents, as paths from the root."""
+    return ["README.md", *sorted(f"docs/{path.name}" for path in (root / "docs").glob("*.md"))]
 
 
 def main(words: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""The tables in README.md and docs/, made from committed receipts: `python -m bench.kinds.readme` writes them anew.
+"""The tables in README.md and docs/, made from committed receipts; `python -m cli.documents` writes them anew.
 
 A line `<!-- table: FILES -->` or `<!-- table KIND: FILES -->` stands before each; FILES are names under results/receipts/, or paths
 under results/ with a slash, patterns included. The table after it, up to the first line that is none, is replaced.
@@ -16,11 +16,6 @@ from bench.kinds import registry, show
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
 _TABLE = re.compile(r"^(<!-- table(?: (?P<kind>[a-z]+))?: (?P<files>.+) -->\n)(?:\|.*\n)*", re.MULTILINE)
-
-
-def documents(root: Path = ROOT) -> list[Path]:
-    """The documents that may hold tables."""
-    return [root / "README.md", *sorted((root / "docs").glob("*.md"))]
 
 
 def renewed(text: str, results: Path = RESULTS) -> str:
@@ -43,13 +38,3 @@ def _files(name: str, results: Path) -> list[Path]:
     if not found:
         raise InvalidMeasurement(f"no receipt {name} under results/")
     return found
-
-
-def main() -> None:
-    for path in documents():
-        text = path.read_text(encoding="utf-8")
-        path.write_text(renewed(text), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""The generated parts of docs/ are what the program writes, and the tool that writes them does so."""
+"""The generated parts of README.md and docs/ are what the program writes, and the tool that writes them does so."""
 
 import shutil
 from pathlib import Path
@@ -15,11 +15,17 @@ def test_a_document_is_as_generated(part: Part) -> None:
     assert part.replaced(text) == text, f"{part.file} is not what the program writes; run: {COMMAND}"
 
 
+def test_every_table_is_that_of_its_receipts() -> None:
+    """The parts above, and the tables whose markers name receipts."""
+    assert "<!-- table: " in (ROOT / "README.md").read_text()
+    assert documents.stale(write=False) == [], f"run: {COMMAND}"
+
+
 @pytest.fixture
 def copied(tmp_path: Path) -> Path:
-    for part in PARTS:
-        (tmp_path / part.file).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / part.file, tmp_path / part.file)
+    (tmp_path / "docs").mkdir()
+    for file in documents.files():
+        shutil.copy(ROOT / file, tmp_path / file)
     return tmp_path
 
 
@@ -31,6 +37,14 @@ def test_a_changed_part_is_named_and_written_anew(copied: Path) -> None:
     assert documents.stale(write=True, root=copied) == ["docs/field-reports.md"]
     assert file.read_text() == before
     assert documents.stale(write=False, root=copied) == []
+
+
+def test_a_changed_table_of_receipts_is_written_anew(copied: Path) -> None:
+    readme = copied / "README.md"
+    good = readme.read_text()
+    readme.write_text(good.replace("| 071e3d28a0c1 |", "| 000000000000 |"))
+    assert documents.stale(write=True, root=copied) == ["README.md"]
+    assert readme.read_text() == good
 
 
 @pytest.mark.parametrize("text", ["", "FIRST\n", "LAST\nFIRST\n", "FIRST\nLAST\nFIRST\nLAST\n"])

@@ -12,16 +12,6 @@ from bench.receipt import seal, write
 from tests.bench.samples import sample
 
 
-@pytest.mark.parametrize("path", readme.documents(), ids=lambda path: path.name)
-def test_every_table_is_that_of_its_receipts(path: Path) -> None:
-    text = path.read_text()
-    assert readme.renewed(text) == text
-
-
-def test_the_readme_has_one() -> None:
-    assert "<!-- table: " in readme.documents()[0].read_text()
-
-
 def test_a_stale_table_is_replaced_and_nothing_else(tmp_path: Path) -> None:
     write(seal(sample()), tmp_path / "receipts" / "a.json")
     text = "before\n\n<!-- table: a.json -->\n| old |\n| --- |\n\nafter | text\n"
