@@ -165,6 +165,13 @@ def test_many_reads_are_taken_only_if_each_byte_is_as_it_should_be(damage: Calla
     assert both.short.alike.read_many([1, 2, 3], reads)
 
 
+def test_a_chunk_of_another_size_than_it_states_is_left_to_the_full_parser() -> None:
+    both = Both(chunk("a", 1))
+    for more in (1, -1):
+        assert both.short.alike.read(1, _resized(framed(chunk("b", 2)), more)) == 0
+    assert both.short.alike.read(1, framed(chunk("b", 2))) == len(framed(chunk("b", 2)))
+
+
 def test_a_chunk_is_stamped_by_the_read_that_holds_its_last_byte() -> None:
     data = b"".join(framed(chunk(text, count)) for text, count in (("b", 2), ("c", 3), ("d", 4)))
     third = len(data) // 3
