@@ -181,6 +181,12 @@ def test_a_chunk_is_stamped_by_the_read_that_holds_its_last_byte() -> None:
     assert both.short.columns.at_ns == [0, 1, 20, 30, 40]
 
 
+def test_a_nought_that_says_nothing_is_no_place_for_a_number() -> None:
+    both = Both(chunk("a", None, None, usage=0))
+    assert both.one(1, chunk("b", None, None, usage=0))
+    assert not both.one(2, chunk("c", None, None, usage=5))
+
+
 def test_a_shape_that_is_known_is_not_learned_again() -> None:
     Both(chunk("a", 1))
     assert len(alike._KNOWN) == 1
