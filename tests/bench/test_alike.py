@@ -165,6 +165,13 @@ def test_many_reads_are_taken_only_if_each_byte_is_as_it_should_be(damage: Calla
     assert both.short.alike.read_many([1, 2, 3], reads)
 
 
+def test_a_chunk_of_another_size_than_it_states_is_left_to_the_full_parser() -> None:
+    both = Both(chunk("a", 1))
+    for more in (1, -1):
+        assert both.short.alike.read(1, _resized(framed(chunk("b", 2)), more)) == 0
+    assert both.short.alike.read(1, framed(chunk("b", 2))) == len(framed(chunk("b", 2)))
+
+
 def test_a_chunk_is_stamped_by_the_read_that_holds_its_last_byte() -> None:
     data = b"".join(framed(chunk(text, count)) for text, count in (("b", 2), ("c", 3), ("d", 4)))
     third = len(data) // 3
@@ -172,6 +179,12 @@ def test_a_chunk_is_stamped_by_the_read_that_holds_its_last_byte() -> None:
     both.one(1, chunk("x", 1))
     assert both.short.alike.read_many([10, 20, 30, 40], [data[:5], data[5 : third + 9], data[third + 9 : -1], data[-1:]])
     assert both.short.columns.at_ns == [0, 1, 20, 30, 40]
+
+
+def test_a_nought_that_says_nothing_is_no_place_for_a_number() -> None:
+    both = Both(chunk("a", None, None, usage=0))
+    assert both.one(1, chunk("b", None, None, usage=0))
+    assert not both.one(2, chunk("c", None, None, usage=5))
 
 
 def test_a_shape_that_is_known_is_not_learned_again() -> None:

@@ -92,7 +92,9 @@ def test_ttft_and_gaps_are_those_of_the_server() -> None:
     assert found.itl_p50_s is not None
     # the client's clock starts when it sends, so its TTFT holds the server's own and at most a few ms of connecting and parsing
     server_ttft = (sent[0] - received) / 1e9
-    assert server_ttft <= found.ttft_s < server_ttft + 0.15
+    # and the server's clock is read after its send returned: on a busy machine the client may have the bytes before that
+    assert server_ttft - 0.1 <= found.ttft_s < server_ttft + 0.15
+    assert found.ttft_s >= 0.3
     assert found.itl_p50_s == pytest.approx(0.02, abs=0.01)
     assert found.decode_tok_s == pytest.approx(29 / ((sent[-1] - sent[0]) / 1e9), rel=0.1)
 
