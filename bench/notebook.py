@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import grid as grids
+from bench import quality
 from bench.campaign.runner import finished, opened
 from bench.check import check
 from bench.compare import build
@@ -22,6 +23,7 @@ from bench.grid import Grid
 from bench.kinds import registry
 from bench.kinds import show as shows
 from bench.kinds.registry import WORDS, Pile
+from bench.quality import AblationPoint
 from bench.receipt import Receipt
 from bench.report import html
 
@@ -99,6 +101,13 @@ def by_kit(draw: Callable[[Sequence[Receipt]], Any], receipts: Sequence[Receipt]
     parts = [(kit, [receipt for receipt in receipts if receipt.system.kit == kit]) for kit in kits]
     shown = [f"<h4>{kit or 'other servers'}</h4>{figure(partial(draw, own)).html}" for kit, own in parts]
     return Shown("".join(shown) or "<p>no receipt</p>", f"{len(kits)} figures")
+
+
+def by_direction(draw: Callable[[Sequence[AblationPoint]], Any], points: Sequence[AblationPoint]) -> Shown:
+    """The figure once for each direction, with the controls in each."""
+    parts = quality.by_direction(points)
+    shown = [f"<h4>{name}</h4>{figure(partial(draw, own)).html}" for name, own in parts.items()]
+    return Shown("".join(shown) or "<p>no point</p>", f"{len(parts)} figures")
 
 
 def invoke(*words: str | Path) -> None:

@@ -41,7 +41,8 @@ class AblationPoint:
     """One edit beside its unedited twin. effect: share of prompts that showed the behaviour before less the share that show it after,
     with its interval: positive where the edit works.
 
-    kld: of the edited model to its twin, nats per token. control: a random direction of equal norm. prompts: judged ones.
+    kld: of the edited model to its twin, nats per token. control: a random direction of equal norm. prompts: judged ones. direction:
+    which one was taken out, where there are several.
     """
 
     layers: str
@@ -55,6 +56,7 @@ class AblationPoint:
     prompts: int | None = None
     control: bool = False
     source: str = ""
+    direction: str = ""
 
 
 _VALUE = re.compile(r"([\d.]+)(?:[^\d]+([\d.]+)(?:, | ?- ?|-)([\d.]+)[)\]])?")
@@ -121,3 +123,9 @@ def front(points: Sequence[AblationPoint]) -> list[AblationPoint]:
         if not best or point.effect > best[-1].effect:
             best.append(point)
     return best
+
+
+def by_direction(points: Sequence[AblationPoint]) -> dict[str, list[AblationPoint]]:
+    """Direction -> its points, and the controls with each."""
+    names = dict.fromkeys(point.direction for point in points if not point.control)
+    return {name: [point for point in points if point.control or point.direction == name] for name in names}

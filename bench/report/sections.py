@@ -98,10 +98,13 @@ def _ablation(pile: Pile, folder: Path) -> str:
     points = registry.points(pile, AblationPoint)
     if not points:
         return html.paragraph("No ablation receipt yet; invoke ablit.sweep writes some.")
-    drawn = [
-        html.figure(partial(quality_figures.sweep_figure, points), "Sweep", "Effect over layers and alpha"),
-        html.figure(partial(quality_figures.pareto_figure, points), "Effect against KLD", "With random directions as controls"),
-    ]
+    drawn = []
+    for name, some in quality.by_direction(points).items():
+        said = f"Direction {name}: " if name else ""
+        drawn.append(html.figure(partial(quality_figures.sweep_figure, some), "Sweep", f"{said}effect over layers and alpha"))
+        drawn.append(
+            html.figure(partial(quality_figures.pareto_figure, some), "Effect against KLD", f"{said}random directions as controls")
+        )
     kinds = [kind for kind in registry.KINDS if kind.word == "ablation"]
     shown = [html.table(show.grid_of(pile, kind), "Ablation") for kind in kinds if pile.of(kind.word)]
     return "".join([*shown, html.figures(drawn)])

@@ -13,7 +13,7 @@ def test_each_table_has_the_rows_of_its_receipt() -> None:
     for table in (tables.peers_summary(), tables.peers(), tables.peers_cost()):
         assert table.startswith("| ")
         assert table.endswith("|\n")
-        assert "| vllm bench serve 0.32.0 |" in table
+        assert "| vllm bench serve" in table
 
 
 @pytest.mark.parametrize("text", [None, "{", "{}"])

@@ -174,6 +174,12 @@ def test_the_front_holds_no_control_and_nothing_that_is_beaten() -> None:
     assert front([c, b, control, a]) == [a, b]
 
 
+def test_directions_are_drawn_apart_with_the_controls() -> None:
+    a, b = AblationPoint("1", 1, 0.1, 0.01, direction="a"), AblationPoint("1", 1, 0.3, 0.02, direction="b")
+    control = AblationPoint("1", 1, 0.0, 0.01, control=True, direction="random-1")
+    assert quality.by_direction([a, control, b]) == {"a": [a, control], "b": [control, b]}
+
+
 def test_all_files_of_a_receipt_folder(tmp_path: Path) -> None:
     names = [path.name for path in plot.write(receipts(), tmp_path)]
     assert names == [

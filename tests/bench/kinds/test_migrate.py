@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from bench.check import check
+from bench.derive import derived
 from bench.errors import InvalidMeasurement
 from bench.kinds import migrate
-from bench.receipt import read, seal_of, write
+from bench.receipt import Payload, read, seal_of, write
 
 ROOT = Path(__file__).parents[3]
 OLD = ROOT / "tests" / "data" / "old_receipts"
@@ -74,3 +75,14 @@ def test_what_is_no_performance_receipt(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(json.dumps({"receipt": "spark-lab/receipt/v0"}))
     with pytest.raises(InvalidMeasurement, match=r"is 'spark-lab/receipt/v0', this tool reads"):
         migrate.migrated(tmp_path / "x.json")
+
+
+def test_a_rule_that_would_touch_a_raw_fact_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the rules become: what was measured stays as it was."""
+
+    def greedy(payload: Payload) -> Payload:
+        return derived(payload).model_copy(update={"arm": "renamed"})
+
+    monkeypatch.setattr(migrate, "derived", greedy)
+    with pytest.raises(InvalidMeasurement, match="field arm: a raw fact would change from 'default' to 'renamed'"):
+        migrate.migrated(CHANGED)
