@@ -1,9 +1,11 @@
 """Tiny GLM-5.3-Flash models that must answer alike, a drafter for them, and what transformers says they answer.
 
-    python -m tests.gpu.models FOLDER        # needs torch (a CPU is enough), transformers >= 5.19 and vllm_glm_exl3 on the path
+    python -m tests.gpu.models FOLDER          # needs torch (a CPU is enough), transformers >= 5.19 and vllm_glm_exl3 on the path
+    python -m tests.gpu.models FOLDER derive   # only what is made from glm-exl3
 
 FOLDER/glm-exl3 and FOLDER/glm-dense: four layers (three KDA, one indexed MLA; one dense, three MoE) and an MTP layer, the second with
-the experts of the first written out in bf16; FOLDER/dflash2: a random DFlash2 drafter; FOLDER/moe-*: the twins of tests/overlay;
+the experts of the first written out in bf16; FOLDER/glm-swapped: the first with two matrices exchanged; FOLDER/glm-ablated:
+the first, edited offline; FOLDER/dflash2: a random DFlash2 drafter; FOLDER/moe-*: the twins of tests/overlay;
 FOLDER/reference.json: prompts, and transformers' greedy answers of glm-dense in fp32, with log-probabilities.
 """
 
@@ -46,6 +48,7 @@ KEPT_IN_FP32 = ("A_log", "dt_bias", "hc_", "e_score_correction_bias", "index_kpo
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
 SHORT, ANSWER, LONG, LONG_ANSWER = 12, 24, 2301, 8
 CANDIDATES, CHOSEN = 96, 4
+ALPHA = 1.5  # of the ablation
 
 
 def spread(name: str) -> float | None:
@@ -122,6 +125,36 @@ def write(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any]) -> P
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config, indent=1))
     return folder
+
+
+def swapped(folder: Path, into: Path) -> Path:
+    """A copy in which the down projections of two experts have changed places: answers that do not show it could not show anything."""
+    tensors = load_file(folder / "model.safetensors")
+    one, other = (f"model.layers.2.mlp.experts.{number}.down_proj." for number in (0, 1))
+    changed = {name.replace(one, other) if one in name else name.replace(other, one): tensor for name, tensor in tensors.items()}
+    shutil.copytree(folder, into, dirs_exist_ok=True)
+    save_file(changed, into / "model.safetensors", metadata={"format": "pt"})
+    return into
+
+
+def ablated(folder: Path, into: Path, direction: Path, alpha: float = ALPHA) -> Path:
+    """A copy whose attention's output projections were edited beforehand, in fp64, with a random direction that is written beside it."""
+    tensors = load_file(folder / "model.safetensors")
+    r = torch.randn(HIDDEN, generator=torch.Generator().manual_seed(3))
+    save_file({"direction": r}, direction, metadata={"hidden": str(HIDDEN)})
+    unit = r.double() / r.double().norm()
+    for name, tensor in tensors.items():
+        if name.endswith("self_attn.o_proj.weight") and f".layers.{LAYERS}." not in name:
+            tensors[name] = (tensor.double() - alpha * torch.outer(unit, unit @ tensor.double())).bfloat16()
+    shutil.copytree(folder, into, dirs_exist_ok=True)
+    save_file(tensors, into / "model.safetensors", metadata={"format": "pt"})
+    return into
+
+
+def derive(folder: Path) -> None:
+    """What is made from glm-exl3 alone: cheaper to make again than to carry."""
+    swapped(folder / "glm-exl3", folder / "glm-swapped")
+    ablated(folder / "glm-exl3", folder / "glm-ablated", folder / "direction.safetensors")
 
 
 # --- the drafter ---
@@ -214,6 +247,7 @@ def make(folder: Path, seed: int = 11) -> Path:
         write(folder / f"glm-{name}", content, for_vllm(config, name == "exl3"))
         for file in TOKENIZER:
             shutil.copy(tokenizer / file, folder / f"glm-{name}")
+    derive(folder)
     write(folder / "dflash2", {name: tensor.bfloat16() for name, tensor in draft_tensors().items()}, DRAFT)
     found = reference(folder / "for-transformers", config, dense)
     (folder / "reference.json").write_text(json.dumps(found))
@@ -225,4 +259,7 @@ def make(folder: Path, seed: int = 11) -> Path:
 
 
 if __name__ == "__main__":
-    print(make(Path(sys.argv[1])))
+    if len(sys.argv) > 2:
+        derive(Path(sys.argv[1]))
+    else:
+        print(make(Path(sys.argv[1])))

@@ -19,7 +19,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 VLLM = "vllm==0.32.0"
-LIMIT_BYTES = 60 << 20  # of one piece
+LIMIT_BYTES = 58 << 20  # of one piece: 64 MiB less what else travels with it
 PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in (34, 31, 28, 27, 26, 24, 17, 12, 5)] + ["manylinux2014_x86_64", "linux_x86_64"]
 # Parts of vLLM's wheel, each a parcel. Left out: FlashAttention 2 (an H100 or H200 runs 3), the Rust front end, kernels of other GPUs.
 PARTS = {
@@ -39,7 +39,7 @@ def download(names: Iterable[str], folder: Path) -> None:
     words = ["--no-deps", "--only-binary=:all:", "--python-version", "3.12", "--implementation", "cp"]
     for platform in PLATFORMS:
         words += ["--platform", platform]
-    subprocess.run([sys.executable, "-m", "pip", "-q", "download", *words, "-d", str(folder), *names], check=True)
+    subprocess.run([sys.executable, "-m", "pip", "-qq", "download", *words, "-d", str(folder), *names], check=True)
 
 
 def cut(wheel: Path, parcel: Path, wanted: list[str], without: list[str]) -> None:
@@ -47,7 +47,7 @@ def cut(wheel: Path, parcel: Path, wanted: list[str], without: list[str]) -> Non
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if _any(name, wanted) and not _any(name, without)]
     parcel.unlink(missing_ok=True)
-    subprocess.run(["zip", "-q", str(wheel), "-U", "--out", str(parcel), "-@"], input="\n".join(names), text=True, check=True)
+    subprocess.run(["zip", "-q", "-nw", str(wheel), "-U", "--out", str(parcel), "-@"], input="\n".join(names), text=True, check=True)
 
 
 def _any(name: str, patterns: list[str]) -> bool:
@@ -63,7 +63,7 @@ def squeeze(wheel: Path, name: str, parcels: Path) -> None:
 
 
 def pack(parcels: Path, folder: Path, limit: int = LIMIT_BYTES) -> list[Path]:
-    """Hard links in folder/piece1..N, largest parcels first, each into the first piece that has room. Raises SystemExit for one too large."""
+    """Hard links in folder/piece1..N, largest parcels first, each into the first piece with room. Raises SystemExit for one too large."""
     for old in folder.glob("piece*"):
         shutil.rmtree(old)
     room: list[int] = []

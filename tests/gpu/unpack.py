@@ -1,6 +1,6 @@
 """Join parcels that tests.gpu.prepare made into one folder for PYTHONPATH; standard library only.
 
-    python3 unpack.py SITE PIECE...
+python3 unpack.py SITE PIECE...
 """
 
 import lzma
