@@ -1,11 +1,13 @@
 """One real vLLM engine in a process of its own, on a GPU; the last line of its output that begins with "{" is JSON.
 
-    python -m tests.gpu.engine '{"llm": {LLM arguments}, "prompts": [[ids], ...], "answer": TOKENS}'
+    python -m tests.gpu.engine '{"llm": {LLM arguments}, "prompts": [[ids], ...], "answer": TOKENS, "times": N}'
 
-"answers": per prompt the greedy ids, their log-probabilities and leads; "counters": vLLM's counters that are not zero; "ready_s".
+"answers": per prompt the greedy ids, their log-probabilities and leads, the first time; "spread": over N times, per prompt and token, the
+largest minus the least log-probability, while the ids agree; "counters": vLLM's counters that are not zero; "ready_s".
 The plugin is found by its entry point, as in production.
 """
 
+import itertools
 import json
 import os
 import sys
@@ -21,6 +23,7 @@ ENVIRONMENT = {
     "VLLM_USE_FLASHINFER_SAMPLER": "0",
     "VLLM_USE_DEEP_GEMM": "0",  # for mHC, which TileLang does as well; the indexer takes DeepGEMM all the same
     "VLLM_HOST_IP": "127.0.0.1",
+    "EXL3_MOE_PATH": "fused",  # or an error that says why not
 }
 # One card is shared by several engines at once, so none may measure its memory: the cache's size is given.
 SHARED: dict[str, Any] = {
@@ -44,9 +47,19 @@ def run(given: dict[str, Any]) -> dict[str, Any]:
     llm = LLM(**SHARED | given["llm"])
     ready = time.monotonic() - begin
     sampling = SamplingParams(temperature=0.0, max_tokens=given["answer"], ignore_eos=True, logprobs=2)
-    done = llm.generate([{"prompt_token_ids": ids} for ids in given["prompts"]], sampling)
-    answers = [answer(request.outputs[0]) for request in done]
-    return {"answers": answers, "counters": counters(llm), "ready_s": round(ready, 1)}
+    prompts = [{"prompt_token_ids": ids} for ids in given["prompts"]]
+    runs = [[answer(request.outputs[0]) for request in llm.generate(prompts, sampling, use_tqdm=False)] for _ in range(given["times"])]
+    return {"answers": runs[0], "spread": spread(runs), "counters": counters(llm), "ready_s": round(ready, 1)}
+
+
+def spread(runs: list[list[dict[str, Any]]]) -> list[list[float]]:
+    """Per prompt and token; a prompt's list ends where the ids of two runs part."""
+    found = []
+    for same in zip(*runs, strict=True):
+        steps = zip(*(zip(row["ids"], row["logprobs"], strict=True) for row in same), strict=True)
+        agreeing = itertools.takewhile(lambda step: len({token for token, _ in step}) == 1, steps)
+        found.append([round(max(value for _, value in step) - min(value for _, value in step), 4) for step in agreeing])
+    return found
 
 
 def counters(llm: Any) -> dict[str, float]:

@@ -93,11 +93,9 @@ def with_mtp(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         f"{own}enorm.weight": torch.ones(HIDDEN),
         f"{own}hnorm.weight": torch.ones(HIDDEN),
         f"{own}shared_head.norm.weight": torch.ones(HIDDEN),
-        f"{own}shared_head.head.weight": torch.empty(VOCAB, HIDDEN),
-        f"{own}embed_tokens.weight": torch.empty(VOCAB, HIDDEN),
     }
-    shared = {f"{own}shared_head.head.weight": text["lm_head.weight"], f"{own}embed_tokens.weight": text["model.embed_tokens.weight"]}
-    return text | drawn(like | extra) | shared
+    # no head of its own: vLLM 0.32 has no parameter for one and takes the model's
+    return text | drawn(like | extra) | {f"{own}embed_tokens.weight": text["model.embed_tokens.weight"]}
 
 
 def split_experts(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -211,6 +209,8 @@ def reference(folder: Path, config: dict[str, Any], dense: dict[str, Tensor]) ->
     model = Glm5NextForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
     many = greedy(model, torch.randint(1, VOCAB - 1, (CANDIDATES, SHORT)), ANSWER)
     best = sorted(many, key=lambda row: -min(row["leads"]))[:CHOSEN]
+    for row in best:
+        row["margins"] = margins(model, row)
     long = greedy(model, torch.randint(1, VOCAB - 1, (1, LONG)), LONG_ANSWER)
     half = model.bfloat16()
     return {
@@ -219,6 +219,25 @@ def reference(folder: Path, config: dict[str, Any], dense: dict[str, Tensor]) ->
         "short_bf16": [row for one in best for row in greedy(half, torch.tensor([one["prompt"]]), ANSWER)],
         "long_bf16": greedy(half, torch.tensor([long[0]["prompt"]]), LONG_ANSWER),
     }
+
+
+@torch.no_grad()
+def margins(model: Any, row: dict[str, Any]) -> list[float]:
+    """Per answered token: by how much the last expert chosen led the first one left out, in the layer where that was least.
+
+    Where it is small, rounding chooses another expert, and log-probabilities jump.
+    """
+    seen: list[Tensor] = []
+
+    def keep(router: Any, _: Any, out: tuple[Tensor, ...]) -> None:
+        scores = (out[0].float().sigmoid() + router.e_score_correction_bias).sort(-1, descending=True).values
+        seen.append(scores[:, router.top_k - 1] - scores[:, router.top_k])
+
+    hooks = [part.register_forward_hook(keep) for part in model.modules() if type(part).__name__ == "Glm5NextTextTopkRouter"]
+    model(input_ids=torch.tensor([row["prompt"] + row["ids"][:-1]]))
+    for hook in hooks:
+        hook.remove()
+    return torch.stack(seen).min(0).values[len(row["prompt"]) - 1 :].tolist()
 
 
 @torch.no_grad()
