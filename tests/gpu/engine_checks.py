@@ -11,196 +11,20 @@ import json
 import os
 import re
 import signal
-import statistics
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.gpu import about
+from tests.gpu.engines import ENGINES, Engine
+from tests.gpu.verdicts import Answers, drafted, verdicts
 
-# Of log-probabilities. transformers' own bf16 differs from its fp32 by up to 0.1 on these models (reference.json).
-NEAR = 0.15
-TIE = 0.1  # a lead below which two correct engines may choose differently
-THIN = 0.02  # a router's margin (models.margins) below which bf16 may choose another expert, whose log-probability is another
-SPARSE = {"backend": "FLASHMLA_SPARSE"}
-TOLD = re.compile(r"EXL3 experts run by|[Uu]sing .*(?:backend|attention)|Capturing CUDA|Graph capturing finished|ablation|Model Runner V\d")
-
-Answers = list[dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class Engine:
-    """`prompts`: which of the prompts; `llm`: LLM arguments beside engine.SHARED."""
-
-    name: str
-    model: str
-    prompts: str = "short"
-    llm: dict[str, Any] = field(default_factory=dict)
-    times: int = 1
-    limit_s: float = 230
-    environment: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        return ({"attention_config": SPARSE} if self.model.startswith("glm") else {}) | self.llm
-
-    @property
-    def gpus(self) -> int:
-        return int(self.llm.get("tensor_parallel_size", 1))
-
-
-EAGER = {"enforce_eager": True}
-TWO = {"tensor_parallel_size": 2, "disable_custom_all_reduce": True}
-NCCL = {"VLLM_ALLREDUCE_USE_SYMM_MEM": "0"}  # symmetric memory may use NVLink multicast
-LONG = {"max_model_len": 2560, "max_num_batched_tokens": 4096}
-
-
-def speculating(**config: Any) -> dict[str, Any]:
-    return {"speculative_config": config}
-
-
-# "{models}" stands for the folder
-ABLIT = {
-    "ABLIT": "1", "ABLIT_METHOD": "proj", "ABLIT_LAYERS": "0-3", "ABLIT_ALPHA": "1.5", "ABLIT_INCLUDE_MTP": "0",
-    "ABLIT_DIRECTION": "{models}/direction.safetensors",
-}  # fmt: skip
-
-# In order of importance: the first ones start first.
-ENGINES = (
-    Engine("glm-dense", "glm-dense", llm=EAGER, times=16),
-    Engine("glm-exl3", "glm-exl3", llm=EAGER, times=16),
-    Engine("glm-exl3-graphs", "glm-exl3"),
-    Engine("glm-exl3-mtp", "glm-exl3", llm=EAGER | speculating(method="mtp", num_speculative_tokens=2)),
-    Engine(
-        "glm-exl3-dflash2", "glm-exl3",
-        llm=EAGER | speculating(method="dflash", model="dflash2", num_speculative_tokens=3, attention_backend="FLASH_ATTN"),
-    ),
-    Engine("glm-exl3-ablit", "glm-exl3", llm=EAGER, environment=ABLIT),
-    Engine("glm-ablated", "glm-ablated", llm=EAGER),
-    Engine("glm-exl3-long", "glm-exl3", "long", EAGER | LONG),
-    Engine("glm-dense-long", "glm-dense", "long", EAGER | LONG),
-    Engine("glm-exl3-tp2", "glm-exl3", llm=EAGER | TWO, environment=NCCL),
-    Engine("glm-exl3-tp2-graphs", "glm-exl3", llm=TWO, environment=NCCL),
-    Engine("glm-exl3-ep2", "glm-exl3", llm=EAGER | TWO | {"enable_expert_parallel": True}, environment=NCCL),
-    Engine("moe-exl3-tp2", "moe-exl3", "moe", EAGER | TWO, environment=NCCL),
-    Engine("moe-dense", "moe-dense", "moe", EAGER),
-    Engine("moe-exl3", "moe-exl3", "moe", EAGER),
-    Engine("moe-exl3-graphs", "moe-exl3", "moe"),
-    Engine("glm-swapped", "glm-swapped", llm=EAGER),
-    Engine("glm-exl3-torch", "glm-exl3", llm=EAGER, environment={"EXL3_MOE_PATH": "torch"}),
-    Engine("glm-exl3-mtp-graphs", "glm-exl3", llm=speculating(method="mtp", num_speculative_tokens=2)),
-    Engine(
-        "glm-exl3-dflash2-graphs", "glm-exl3",
-        llm=speculating(method="dflash", model="dflash2", num_speculative_tokens=3, attention_backend="FLASH_ATTN"),
-    ),
-)  # fmt: skip
-
-
-# --- what must hold; each a function of all answers so far that yields (what, true or a reason) ---
-
-
-def alike(found: Answers, wanted: Answers, near: float, margins: list[list[float]] | None = None) -> str:
-    """ "" if the ids agree and their log-probabilities are near; after a near tie that was decided otherwise, the rest is not compared.
-
-    A log-probability may be further off where the router's margin is thin.
-    """
-    for number, (one, other) in enumerate(zip(found, wanted, strict=True)):
-        thin = margins[number] if margins else [1.0] * len(one["ids"])
-        if reason := differing(one, other, near, thin):
-            return f"prompt {number}, {reason}"
-    return ""
-
-
-def differing(one: dict[str, Any], other: dict[str, Any], near: float, margins: list[float]) -> str:
-    for place, (mine, theirs) in enumerate(zip(one["ids"], other["ids"], strict=True)):
-        if mine != theirs:
-            if max(one["leads"][place], other["leads"][place]) < TIE:
-                return ""
-            return f"token {place}: {mine} instead of {theirs}, which led by {other['leads'][place]:.3f}"
-        if abs(one["logprobs"][place] - other["logprobs"][place]) > near and margins[place] > THIN:
-            return f"token {place}: log-probability {one['logprobs'][place]:.3f}, not {other['logprobs'][place]:.3f}"
-    return ""
-
-
-def compared(found: Answers, wanted: Answers) -> dict[str, Any]:
-    """How many ids agree from the start, of how many; the largest differences of their log-probabilities and the median."""
-    gaps: list[float] = []
-    for one, other in zip(found, wanted, strict=True):
-        for mine, theirs, here, there in zip(one["ids"], other["ids"], one["logprobs"], other["logprobs"], strict=True):
-            if mine != theirs:
-                break
-            gaps.append(round(abs(here - there), 5))
-    total = sum(len(row["ids"]) for row in wanted)
-    largest = sorted(gaps, reverse=True)[:3]
-    return {"equal_ids": len(gaps), "ids": total, "largest_logprob_differences": largest, "median": statistics.median(gaps or [0.0])}
-
-
-@dataclass(frozen=True)
-class Pair:
-    """`found` must answer as `wanted` does (an engine, or "transformers")."""
-
-    found: str
-    wanted: str
-    near: float = NEAR
-    differ: bool = False
-
-
-PAIRS = (
-    Pair("glm-dense", "transformers"),
-    Pair("glm-exl3", "transformers"),
-    Pair("glm-exl3", "glm-dense"),
-    Pair("glm-exl3-torch", "glm-exl3"),
-    Pair("glm-exl3-graphs", "glm-exl3"),
-    Pair("glm-exl3-mtp", "glm-exl3"),
-    Pair("glm-exl3-mtp-graphs", "glm-exl3"),
-    Pair("glm-exl3-dflash2", "glm-exl3"),
-    Pair("glm-exl3-dflash2-graphs", "glm-exl3"),
-    Pair("glm-exl3-long", "transformers-long"),
-    Pair("glm-exl3-long", "glm-dense-long"),
-    Pair("glm-exl3-tp2", "glm-exl3"),
-    Pair("glm-exl3-tp2-graphs", "glm-exl3"),
-    Pair("glm-exl3-ep2", "glm-exl3"),
-    Pair("moe-exl3-tp2", "moe-exl3"),
-    Pair("moe-exl3", "moe-dense"),
-    Pair("moe-exl3-graphs", "moe-exl3"),
-    Pair("glm-exl3-ablit", "glm-ablated"),
-    Pair("glm-exl3-ablit", "glm-exl3", differ=True),
-    Pair("glm-swapped", "glm-exl3", differ=True),
-)
-
-
-def verdicts(answers: dict[str, Answers]) -> Iterator[dict[str, Any]]:
-    for pair in PAIRS:
-        if pair.found in answers and pair.wanted in answers:
-            given = answers[pair.found], answers[pair.wanted]
-            reason = alike(*given, pair.near, margins(given[1], answers["transformers"]))
-            if pair.differ:
-                reason = "" if reason else "the answers are alike, and the weights are not"
-            what = f"{pair.found} {'differs from' if pair.differ else 'answers as'} {pair.wanted}"
-            yield {"what": what, "failed": reason, "allowed": pair.near, **compared(*given)}
-
-
-def margins(answers: Answers, known: Answers) -> list[list[float]] | None:
-    """Those that transformers gave, if the answers are to the same prompts and the same."""
-    same = [row["ids"] for row in answers] == [row["ids"] for row in known]
-    return [row["margins"] for row in known] if same else None
-
-
-def drafted(results: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Speculation really took place."""
-    for name, result in results.items():
-        if ("mtp" in name or "dflash" in name) and "counters" in result:
-            count = result["counters"].get("vllm:spec_decode_num_draft_tokens", 0)
-            yield {"what": f"{name} drafted", "failed": "" if count else "no draft tokens were counted", "draft_tokens": count}
-
-
-# --- running ---
+TOLD = re.compile(r"EXL3 experts run by|[Uu]sing .*(?:backend|attention)|Graph capturing finished|ablation|Model Runner V\d")
 
 
 def command(engine: Engine, models: Path, prompts: dict[str, Any]) -> list[str]:
