@@ -7,13 +7,13 @@ largest minus the least log-probability, while the ids agree; "counters": vLLM's
 The plugin is found by its entry point, as in production.
 """
 
-import itertools
 import json
 import os
 import sys
 import time
 from typing import Any
 
+from tests.gpu.verdicts import spread
 from tests.overlay.generate import answer
 
 ENVIRONMENT = {
@@ -50,16 +50,6 @@ def run(given: dict[str, Any]) -> dict[str, Any]:
     prompts = [{"prompt_token_ids": ids} for ids in given["prompts"]]
     runs = [[answer(request.outputs[0]) for request in llm.generate(prompts, sampling, use_tqdm=False)] for _ in range(given["times"])]
     return {"answers": runs[0], "spread": spread(runs), "counters": counters(llm), "ready_s": round(ready, 1)}
-
-
-def spread(runs: list[list[dict[str, Any]]]) -> list[list[float]]:
-    """Per prompt and token; a prompt's list ends where the ids of two runs part."""
-    found = []
-    for same in zip(*runs, strict=True):
-        steps = zip(*(zip(row["ids"], row["logprobs"], strict=True) for row in same), strict=True)
-        agreeing = itertools.takewhile(lambda step: len({token for token, _ in step}) == 1, steps)
-        found.append([round(max(value for _, value in step) - min(value for _, value in step), 4) for step in agreeing])
-    return found
 
 
 def counters(llm: Any) -> dict[str, float]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.gpu import about
-from tests.gpu.engines import ENGINES, Engine
+from tests.gpu.engines import ENGINES, MOE_PROMPTS, Engine
 from tests.gpu.verdicts import Answers, drafted, verdicts
 
 TOLD = re.compile(r"EXL3 experts run by|[Uu]sing .*(?:backend|attention)|Graph capturing finished|ablation|Model Runner V\d")
@@ -65,13 +65,11 @@ def last_error(text: str) -> str:
 
 
 def prompts_of(models: Path) -> tuple[dict[str, Any], dict[str, Answers]]:
-    from tests.overlay.generate import PROMPTS
-
     known = json.loads((models / "reference.json").read_text())
     prompts = {
         kind: {"prompts": [row["prompt"] for row in known[kind]], "answer": len(known[kind][0]["ids"])} for kind in ("short", "long")
     }
-    prompts["moe"] = {"prompts": [list(ids) for ids in PROMPTS], "answer": 16}
+    prompts["moe"] = {"prompts": [list(ids) for ids in MOE_PROMPTS], "answer": 16}
     return prompts, {"transformers": known["short"], "transformers-long": known["long"]}
 
 

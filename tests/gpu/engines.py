@@ -7,6 +7,7 @@ from typing import Any
 NEAR = 0.15
 TIE = 0.1  # a lead below which two correct engines may choose differently: these logits are bf16, in steps of 1/16
 THIN = 0.02  # a router's margin (models.margins) below which bf16 may choose another expert, whose log-probability is another
+MOE_PROMPTS = ([7, 101, 33, 250, 12, 400], list(range(300, 340)))  # those of tests/overlay/generate.py
 SPARSE = {"backend": "FLASHMLA_SPARSE"}
 
 

@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from tests.gpu import engine_checks
-from tests.gpu.engine import spread
 from tests.gpu.engines import ENGINES, PAIRS, THIN
-from tests.gpu.verdicts import alike, compared, drafted, verdicts
+from tests.gpu.verdicts import alike, compared, drafted, spread, verdicts
 
 
 def row(ids: list[int], logprobs: list[float], leads: list[float]) -> dict[str, Any]:
@@ -54,7 +53,7 @@ def test_answers_that_must_differ() -> None:
 
 
 def test_speculation_that_drafted_nothing() -> None:
-    results = {
+    results: dict[str, dict[str, Any]] = {
         "glm-exl3-mtp": {"counters": {"vllm:spec_decode_num_draft_tokens": 4}},
         "glm-exl3-dflash2": {"counters": {}},
         "glm-exl3": {"counters": {}},

@@ -1,5 +1,6 @@
 """What must hold of the engines' answers. An answer is engine.py's: `ids`, `logprobs`, `leads` of one prompt."""
 
+import itertools
 import statistics
 from collections.abc import Iterator
 from typing import Any
@@ -68,3 +69,13 @@ def drafted(results: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
         if ("mtp" in name or "dflash" in name) and "counters" in result:
             count = result["counters"].get("vllm:spec_decode_num_draft_tokens", 0)
             yield {"what": f"{name} drafted", "failed": "" if count else "no draft tokens were counted", "draft_tokens": count}
+
+
+def spread(runs: list[list[dict[str, Any]]]) -> list[list[float]]:
+    """Per prompt and token; a prompt's list ends where the ids of two runs part."""
+    found = []
+    for same in zip(*runs, strict=True):
+        steps = zip(*(zip(row["ids"], row["logprobs"], strict=True) for row in same), strict=True)
+        agreeing = itertools.takewhile(lambda step: len({token for token, _ in step}) == 1, steps)
+        found.append([round(max(value for _, value in step) - min(value for _, value in step), 4) for step in agreeing])
+    return found
