@@ -111,6 +111,8 @@ def main(engines: tuple[Engine, ...] = ENGINES, say: Callable[..., None] = print
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--at-once", type=int, default=10)
     args = parser.parse_args()
+    if not about.gpus():
+        raise SystemExit("no NVIDIA GPU here (nvidia-smi names none): nothing was checked")
     report = check(args.models, args.receipt, [one for one in engines if one.name in args.only or not args.only], args.at_once)
     for row in report["checks"]:
         say(row)
