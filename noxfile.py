@@ -6,6 +6,7 @@ import nox
 
 nox.options.sessions = ["lint", "types", "tests"]
 nox.options.default_venv_backend = "none"
+GPU_PARTS = ("tests/gpu/models.py", "tests/gpu/engine.py", "tests/gpu/older_torch")  # they run in vLLM's environment
 
 
 def _python(session: nox.Session, *args: str) -> None:
@@ -55,7 +56,7 @@ def notebooks(session: nox.Session) -> None:
 @nox.session
 def overlay(session: nox.Session) -> None:
     """The vLLM plugin, in real vLLM on the CPU (made at the first run: 3.5 GB); its types first."""
-    _python(session, "mypy", "--config-file", "overlay/pyproject.toml", "overlay", "tests/overlay")
+    _python(session, "mypy", "--config-file", "overlay/pyproject.toml", "overlay", "tests/overlay", *GPU_PARTS)
     python = str(session.run(sys.executable, "-m", "tests.overlay.env", external=True, silent=True)).split()[-1]
     # vLLM's imports warn; what the tests promise is checked by the tests
     session.run(python, "-m", "pytest", "-W", "default", *(session.posargs or ["-m", "not gpu", "tests/overlay"]), external=True)
@@ -67,3 +68,13 @@ def gpu(session: nox.Session) -> None:
     python = session.posargs[0] if session.posargs else "python3"
     receipt = session.posargs[1] if len(session.posargs) > 1 else "build/overlay-gpu.json"
     session.run(python, "-m", "tests.overlay.gpu_checks", receipt, external=True, env={"PYTHONPATH": "overlay:."})
+
+
+@nox.session
+def gpu_engine(session: nox.Session) -> None:
+    """Real vLLM 0.32 with the plugin on this machine's GPUs: tiny models, then an engine for each way to run them; writes a receipt.
+    With the python that has vllm, transformers >= 5.19, exllamav3_ext and the plugin; without a network see tests/gpu/prepare.py."""
+    python = session.posargs[0] if session.posargs else "python3"
+    receipt = session.posargs[1] if len(session.posargs) > 1 else "build/gpu-engines.json"
+    session.run(python, "-m", "tests.gpu.models", "build/gpu-models", external=True, env={"PYTHONPATH": "."})
+    session.run(python, "-m", "tests.gpu.engine_checks", "build/gpu-models", receipt, external=True, env={"PYTHONPATH": "."})

@@ -1,0 +1,64 @@
+"""One real vLLM engine in a process of its own, on a GPU; the last line of its output that begins with "{" is JSON.
+
+    python -m tests.gpu.engine '{"llm": {LLM arguments}, "prompts": [[ids], ...], "answer": TOKENS, "times": N}'
+
+"answers": per prompt the greedy ids, their log-probabilities and leads, the first time; "spread": over N times, per prompt and token, the
+largest minus the least log-probability, while the ids agree; "counters": vLLM's counters that are not zero; "ready_s".
+The plugin is found by its entry point, as in production.
+"""
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+from tests.gpu.verdicts import spread
+from tests.overlay.generate import answer
+
+ENVIRONMENT = {
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",
+    "VLLM_USE_DEEP_GEMM": "0",  # for mHC, which TileLang does as well; the indexer takes DeepGEMM all the same
+    "VLLM_HOST_IP": "127.0.0.1",
+    "EXL3_MOE_PATH": "fused",  # or an error that says why not
+}
+# One card is shared by several engines at once, so none may measure its memory: the cache's size is given.
+SHARED: dict[str, Any] = {
+    "dtype": "bfloat16",
+    "gpu_memory_utilization": 0.05,
+    "kv_cache_memory_bytes": 1 << 30,
+    "max_model_len": 256,
+    "max_num_batched_tokens": 512,
+    "max_num_seqs": 4,
+    "seed": 0,
+    "disable_log_stats": False,
+    "enable_prefix_caching": False,
+    "kernel_config": {"enable_jit_warmup": False},
+}
+
+
+def run(given: dict[str, Any]) -> dict[str, Any]:
+    from vllm import LLM, SamplingParams
+
+    begin = time.monotonic()
+    llm = LLM(**SHARED | given["llm"])
+    ready = time.monotonic() - begin
+    sampling = SamplingParams(temperature=0.0, max_tokens=given["answer"], ignore_eos=True, logprobs=2)
+    prompts = [{"prompt_token_ids": ids} for ids in given["prompts"]]
+    runs = [[answer(request.outputs[0]) for request in llm.generate(prompts, sampling, use_tqdm=False)] for _ in range(given["times"])]
+    return {"answers": runs[0], "spread": spread(runs), "counters": counters(llm), "ready_s": round(ready, 1)}
+
+
+def counters(llm: Any) -> dict[str, float]:
+    """By name; labels are dropped, as there is one engine."""
+    found = {metric.name: getattr(metric, "value", None) for metric in llm.get_metrics()}
+    return {name: value for name, value in found.items() if value and ("spec_decode" in name or name.endswith("_tokens"))}
+
+
+if __name__ == "__main__":
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    print(json.dumps(run(json.loads(sys.argv[1]))), flush=True)
