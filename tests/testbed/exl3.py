@@ -82,7 +82,8 @@ class Answer:
 
 def ask(url: str, model: str, prompt: list[int]) -> Answer:
     body = {"model": model, "prompt": prompt, "max_tokens": 16, "temperature": 0, "ignore_eos": True, "logprobs": 2}
-    choice = post(f"{url}/v1/completions", {**body, "return_token_ids": True})["choices"][0]
+    by_id = {"return_token_ids": True, "return_tokens_as_token_ids": True}  # several of these tokens have the same text
+    choice = post(f"{url}/v1/completions", {**body, **by_id})["choices"][0]
     best = [sorted(step.values(), reverse=True) for step in choice["logprobs"]["top_logprobs"]]
     return Answer(tuple(choice["token_ids"]), tuple(choice["logprobs"]["token_logprobs"]), tuple(row[0] - row[1] for row in best))
 
