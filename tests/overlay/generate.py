@@ -2,8 +2,8 @@
 
     python -m tests.overlay.generate TENSOR_PARALLEL_SIZE MODEL...
 
-The last line of the output that begins with "[" is JSON, with one entry for each model: a list with, for each prompt, the greedy token
-ids, and each one's log-probability with its lead over the second best; or the message of the error that stopped the engine's start.
+The last line of the output that begins with [[ or [" is JSON, with one entry for each model: a list with, for each prompt, the greedy
+token ids, and each one's log-probability with its lead over the second best; or the message of the error that stopped the engine's start.
 """
 
 import contextlib

@@ -66,7 +66,7 @@ def engines(folder: Path, ranks: int, *names: str) -> Said:
         capture_output=True, text=True, timeout=400, check=False, env=os.environ,
     )  # fmt: skip
     log = done.stdout + done.stderr
-    rows = [line for line in done.stdout.splitlines() if line.startswith("[")]
+    rows = [line for line in done.stdout.splitlines() if line.startswith(("[[", '["'))]
     assert done.returncode == 0, log[-6000:]
     found: dict[str, Any] = dict(zip(names, json.loads(rows[-1]), strict=True))
     answers = {name: [Answer(**row) for row in said] for name, said in found.items() if not isinstance(said, str)}
