@@ -53,7 +53,7 @@ def test_register_twice() -> None:
     once = KVCacheCoordinator.cache_blocks, ParserEngine.adjust_request, list(sys.meta_path)
     vllm_glm_exl3.register()
     assert (KVCacheCoordinator.cache_blocks, ParserEngine.adjust_request, list(sys.meta_path)) == once
-    assert not hasattr(once[0].__wrapped__, "__wrapped__")  # type: ignore[attr-defined]
+    assert not hasattr(once[0].__wrapped__, "__wrapped__")
     assert QUANTIZATION_METHODS.count("exl3") == 1
     assert get_quantization_config("exl3").get_name() == "exl3"
 
