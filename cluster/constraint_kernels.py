@@ -62,7 +62,7 @@ def _rank_dependent(e: Effective) -> str:
 KERNELS: tuple[Constraint, ...] = (
     Constraint(
         "temp-rows", 10, GB10, ("exl3_temp_rows_fused", "max_num_seqs", "spec_method"), _temp_rows,
-        rule="let MAX_NUM_SEQS x (draft tokens + 1) exceed EXL3_TEMP_ROWS_FUSED (unset: 128)",
+        rule="let MAX_NUM_SEQS x (draft tokens + 1) exceed EXL3_TEMP_ROWS_FUSED (unset: 512)",
         evidence="a decode step above it is no longer one launch that a CUDA graph can hold",
         hint="raise EXL3_TEMP_ROWS_FUSED, or lower MAX_NUM_SEQS or the draft tokens",
     ),

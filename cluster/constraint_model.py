@@ -18,7 +18,7 @@ from cluster.settings import Effective, is_secret
 GIB = 1 << 30
 KV_11_GIB, KV_14_GIB = 11811160064, 15032385536  # the two reservations that the recipe published for two nodes
 CHECKPOINT_IMAGE_TOKENS = 8000  # largest image of the checkpoint's own processor
-OVERLAY_TEMP_ROWS = 128  # what the recipe's overlay takes when EXL3_TEMP_ROWS_FUSED is not given
+OVERLAY_TEMP_ROWS = 512  # what our overlay takes when EXL3_TEMP_ROWS_FUSED is not given (vllm_glm_exl3/settings.py)
 _LONG_TEXT = ("extra_args", "glm53_extra_env")  # may hold tokens: named in messages, never shown
 
 

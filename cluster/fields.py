@@ -149,7 +149,7 @@ class Settings(pydantic.BaseModel):
     glm53_apc_retention_interval: int | None = setting(None, "prefix cache retention, tokens, a multiple of 3584", ge=0)
     glm53_apc_retention_interval_swa: int | None = setting(None, "the same for the drafter's window; needs dflash", ge=0)
     exl3_fat_grouped: Switch | None = setting(None, "grouped EXL3 prefill (E3)")
-    exl3_temp_rows_fused: int | None = setting(None, "rows of the fused EXL3 launch", ge=1)
+    exl3_temp_rows_fused: int | None = setting(None, "rows of the fused EXL3 launch", ge=1, le=4096)
     glm53_kv_offload: Switch | None = setting(None, "KV offload tier")
     glm53_expose_cache_reset: Switch = setting(0, "unauthenticated cache reset routes")
     glm53_model_preset: Literal["dense-h3", "abliterated"] | None = setting(None, "a prepared pair of weights and drafter")

@@ -12,13 +12,14 @@ from collections.abc import Mapping
 
 EXTRA = "GLM53_EXTRA_ENV"
 
-# Read by the recipe's overlay in the container; effective in an image that has it.
+# Read by the recipe's overlay in the container, or by ours; effective in an image that has it.
 OVERLAY = re.compile(
     r"""GLM53_(APC_NO_STORE|KV_CAPACITY_LOG|COLD_LOAD_UMA|COLD_LOAD_STAGE_MMAP|COOP_GEOMETRY|EXL3_MOE_FAST|INDEXER_WORKSPACE|SPINWAIT_MS
         |SUPPRESS_STOPS_IN_REASONING|MIXED_PREFILL_\w+|FAIR_PREFILL_\w+|ADAPTIVE_K_(ALPHA|MARGIN|MIN_STEPS|SATURATE|HIST)|DENSE_EXL3_\w+
-        |KV_OFFLOAD_\w+|LOAD_CLONE|LOAD_PREFETCH)
+        |KV_OFFLOAD_\w+|LOAD_CLONE|LOAD_PREFETCH|TOOL_CHOICE_NONE|DRAFTER_HIT|RELEASE_INDEXER_LOGITS)
+      | EXL3_(MOE_PATH|DETERMINISTIC|PDL_SM12X|INT8_GEMV)
       | EXL3_(FUSED_MOE|FAT_KERNEL|FAT_BATCHED|FAT_SORTED|FAT_KERNEL_\w+|MOE_ROW_TILE)
-      | INSTANTTENSOR_\w+ | ABLIT_\w+ | HAREM_KDA_FLASHKDA | VLLM_SM120_SPARSE_MLA_SLICE_TOKENS""",
+      | DEFAULT_MAX_NEW_TOKENS | INSTANTTENSOR_\w+ | ABLIT_\w+ | HAREM_KDA_FLASHKDA | VLLM_SM120_SPARSE_MLA_SLICE_TOKENS""",
     re.VERBOSE,
 )
 
@@ -40,7 +41,7 @@ _RETIRED = (
     (r"HF_BIN", "the huggingface_hub library downloads"),
     (r"NFS_(VOLUME|CONTAINER|IMAGE|CLIENTS|OPTS_CLIENT|SERVER_IP_\w+)", "invoke resync prints the export and mount commands"),
     (r"GLM53_(HOST_MEM_HYGIENE|PREFLIGHT_\w+|VALIDATE_PYTHON|BOOT_SHAPE_WARMUP|WARMUP_\w+)", "this version does not do that"),
-    (r"DEFAULT_MAX_NEW_TOKENS|OFFLOAD_\w+|SKIP_OVERLAY_VERIFY", "this version does not do that"),
+    (r"OFFLOAD_\w+|SKIP_OVERLAY_VERIFY", "this version does not do that"),
     (r"TAIL", "invoke logs --follow"),
 )
 

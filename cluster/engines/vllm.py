@@ -227,6 +227,7 @@ def _passed_on(s: Settings) -> dict[str, str]:
     named["VLLM_PREFIX_CACHE_RETENTION_INTERVAL"] = s.glm53_apc_retention_interval
     named["VLLM_PREFIX_CACHE_RETENTION_INTERVAL_SWA"] = s.glm53_apc_retention_interval_swa
     named["ABLIT"] = s.ablit or None
+    named["GLM53_EXPOSE_CACHE_RESET"] = s.glm53_expose_cache_reset or None
     if s.quantization == "exl3" and s.glm53_draft_kv_compact is None:
         named["GLM53_DRAFT_KV_COMPACT"] = int(s.spec_method == "dflash")  # block ids per longest request 180 -> 121
     return {name: str(value) for name, value in named.items() if value is not None}

@@ -17,7 +17,7 @@ from vllm_glm_exl3.linear import Exl3LinearMethod
 from vllm_glm_exl3.moe import Exl3MoEMethod
 from vllm_glm_exl3.spec import LINEAR, ROUTED, Spec, short_name
 
-logger = init_logger(__name__)
+logger = init_logger(f"vllm.{__name__}")  # vLLM configures the loggers below its own name only
 
 
 class Exl3Config(QuantizationConfig):

@@ -17,7 +17,7 @@ from vllm_glm_exl3.loading import ExpertLoader, is_dummy
 if TYPE_CHECKING:
     from vllm_glm_exl3.config import Exl3Config
 
-logger = init_logger(__name__)
+logger = init_logger(f"vllm.{__name__}")  # vLLM configures the loggers below its own name only
 
 
 class Exl3MoEMethod(FusedMoEMethodBase):

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from vllm_glm_exl3.errors import Exl3Error
 
 PATHS = ("auto", "fused", "loop", "torch")
+# A step of 7168 tokens gives each of 288 experts 199 on average. 256 and 512 are equally fast when the router spreads them evenly, 128 is
+# 2.2 times slower (results/overlay/h200-paths-2026-11-29.json, "prefill"); 512 leaves room for experts that get more than their share.
+ROWS, MOST_ROWS = 512, 4096
 
 
 @dataclass(frozen=True)
@@ -13,7 +16,7 @@ class Settings:
     """`path`: how experts run; `rows`: tokens per expert that the fused kernel takes; `deterministic`: sum in a fixed order."""
 
     path: str = "auto"
-    rows: int = 512
+    rows: int = ROWS
     deterministic: bool = False
 
 
@@ -27,7 +30,7 @@ def read(environment: "os._Environ[str] | dict[str, str]" = os.environ) -> Setti
     exact = _one_of("EXL3_DETERMINISTIC", environment.get("EXL3_DETERMINISTIC") or "0", ("0", "1"))
     if fused == "0" and path == "auto":
         path = "loop"
-    return Settings(path, _rows(environment.get("EXL3_TEMP_ROWS_FUSED") or "512"), exact == "1")
+    return Settings(path, _rows(environment.get("EXL3_TEMP_ROWS_FUSED") or str(ROWS)), exact == "1")
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
@@ -37,6 +40,6 @@ def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
 
 
 def _rows(value: str) -> int:
-    if not value.isdecimal() or not 1 <= int(value) <= 4096:
-        raise Exl3Error(f"EXL3_TEMP_ROWS_FUSED={value!r}: must be a whole number from 1 to 4096")
+    if not value.isdecimal() or not 1 <= int(value) <= MOST_ROWS:
+        raise Exl3Error(f"EXL3_TEMP_ROWS_FUSED={value!r}: must be a whole number from 1 to {MOST_ROWS}")
     return int(value)

@@ -197,8 +197,9 @@ OTHER = {
     "nccl_shm_disable": "1", "nccl_buffsize": "4096", "nccl_ll128_buffsize": "4096", "nccl_proto": "LL", "nccl_debug":
     "INFO", "use_host_nccl": "1", "glm53_draft_kv_compact": "0", "glm53_dense_fp8": "all", "glm53_kda_bf16_large_m": "1",
     "glm53_dense_exl3": "1", "glm53_adaptive_k": "ema", "glm53_apc_retention_interval": "3584",
-    "glm53_apc_retention_interval_swa": "3584", "exl3_fat_grouped": "1", "exl3_temp_rows_fused": "64", "glm53_kv_offload":
-    "1", "ablit": "1", "skip_download": "1", "skip_sync": "1", "skip_doctor": "1", "sync_streams": "2", "sync_verify": "sha256",
+    "glm53_apc_retention_interval_swa": "3584", "exl3_fat_grouped": "1", "exl3_temp_rows_fused": "64", "glm53_kv_offload": "1",
+    "glm53_expose_cache_reset": "1", "ablit": "1", "skip_download": "1", "skip_sync": "1", "skip_doctor": "1",
+    "sync_streams": "2", "sync_verify": "sha256",
     "nfs_share": "1", "ready_timeout": "5", "extra_args": "--foo bar", "glm53_extra_env": "A=1",
 }  # fmt: skip
 # Changed on another kit or together with another setting, or not part of a plan: they decide how a node is reached, are judged by the
@@ -206,7 +207,7 @@ OTHER = {
 ELSEWHERE = {
     "kit": "names the kit", "vllm_api_key": "test_secrets", "mtp_tokens": "below", "ngram_tokens": "below", "ngram_match":
     "below", "threads": "below", "nccl_host_dir": "below", "nccl_so_name": "below", "glm53_adaptive_k_set": "below", "tp":
-    "judged", "nnodes": "judged", "nccl_switchless_ring_only": "judged", "glm53_expose_cache_reset": "judged",
+    "judged", "nnodes": "judged", "nccl_switchless_ring_only": "judged",
     "glm53_model_preset": "judged", "tp3_overlay": "judged", "ssh_config": "reaches", "nfs_server_ip": "judged",
     "model_fallback": "test_download", "model_fallback_revision": "test_download", "hf_download_exclude": "test_download",
     "hf_token": "test_download",

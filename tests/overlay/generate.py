@@ -1,9 +1,13 @@
-"""One real vLLM engine in a process of its own; the last line of its output that begins with "[" is JSON: for each of two prompts
-the greedy token ids, and each one's log-probability with its lead over the second best.
+"""Real vLLM engines, one after the other in a process of its own: what each of two prompts makes it say.
 
-    python -m tests.overlay.generate MODEL [TENSOR_PARALLEL_SIZE] [ENGINE_ARGUMENTS_AS_JSON]
+    python -m tests.overlay.generate TENSOR_PARALLEL_SIZE MODEL...
+
+The last line of the output that begins with [[ or [" is JSON, with one entry for each model: a list with, for each prompt, the greedy
+token ids, and each one's log-probability with its lead over the second best; or the message of the error that stopped the engine's start.
 """
 
+import contextlib
+import gc
 import json
 import os
 import sys
@@ -19,6 +23,7 @@ def engine_environment(ranks: int) -> dict[str, str]:
     bind = "|".join(str(cores[rank % len(cores)]) for rank in range(ranks))
     return {
         "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine in this process: vLLM is imported once for all models of one rank
         "VLLM_CPU_OMP_THREADS_BIND": bind,
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
@@ -29,23 +34,35 @@ def engine_environment(ranks: int) -> dict[str, str]:
     }
 
 
-def main(folder: Path, ranks: int, extra: dict[str, object]) -> None:
+def main(ranks: int, folders: list[Path]) -> None:
     os.environ.update(engine_environment(ranks))
-    from vllm import LLM, SamplingParams
+    print(json.dumps([answers(folder, ranks) for folder in folders]))
 
-    llm = LLM(
-        model=str(folder),
-        tensor_parallel_size=ranks,
-        dtype="float32",
-        enforce_eager=True,
-        max_model_len=128,
-        max_num_seqs=4,
-        seed=0,
-        **extra,
-    )
+
+def answers(folder: Path, ranks: int) -> "list[dict[str, list[Any]]] | str":
+    """What the engine says, or why it did not start. The engine is gone afterwards."""
+    from vllm import SamplingParams
+
     sampling = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True, logprobs=2)
-    done = llm.generate([{"prompt_token_ids": ids} for ids in PROMPTS], sampling)
-    print(json.dumps([answer(request.outputs[0]) for request in done]))
+    try:
+        llm = start(folder, ranks)
+    except Exception as wrong:  # whatever vLLM makes of the plugin's error
+        return f"{type(wrong).__name__}: {wrong}"
+    try:
+        done = llm.generate([{"prompt_token_ids": ids} for ids in PROMPTS], sampling, use_tqdm=False)
+        return [answer(request.outputs[0]) for request in done]
+    finally:
+        llm.llm_engine.engine_core.shutdown()
+        gc.collect()
+
+
+def start(folder: Path, ranks: int) -> Any:
+    from vllm import LLM
+
+    with contextlib.redirect_stdout(sys.stderr):
+        return LLM(
+            model=str(folder), tensor_parallel_size=ranks, dtype="float32", enforce_eager=True, max_model_len=128, max_num_seqs=4, seed=0
+        )
 
 
 def answer(output: Any) -> dict[str, list[Any]]:
@@ -55,4 +72,4 @@ def answer(output: Any) -> dict[str, list[Any]]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1, json.loads(sys.argv[3]) if len(sys.argv) > 3 else {})
+    main(int(sys.argv[1]), [Path(word) for word in sys.argv[2:]])

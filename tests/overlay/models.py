@@ -1,10 +1,13 @@
 """Two models that must answer alike: the testbed's tiny Qwen3-MoE with random EXL3 experts, and its dense twin.
 
 The twin's experts are the EXL3 ones written out in fp32, so it takes none of the plugin's code to serve it.
+
+    python -m tests.overlay.models FOLDER        # writes FOLDER/exl3 and FOLDER/dense
 """
 
 import json
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,3 +86,7 @@ def _write(base: Path, folder: Path, tensors: dict[str, Tensor], declared: dict[
         config["quantization_config"] = declared
     (folder / "config.json").write_text(json.dumps(config, indent=1))
     return folder
+
+
+if __name__ == "__main__":
+    print(*make_twins(Path(sys.argv[1])))

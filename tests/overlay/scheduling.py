@@ -10,7 +10,7 @@ from vllm import SamplingParams
 from vllm.engine.arg_utils import EngineArgs
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, KVCacheSpec
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
@@ -52,15 +52,19 @@ class Bench:
         return bool(request.num_computed_tokens >= request.num_prompt_tokens)
 
 
-def make(kind: type, folder: Path) -> Bench:
-    """`kind`: the scheduler's class. `folder`: any small model."""
+def full() -> FullAttentionSpec:
+    return FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32)
+
+
+def make(kind: type, folder: Path, groups: "Sequence[KVCacheSpec] | None" = None, blocks: int = BLOCKS) -> Bench:
+    """`kind`: the scheduler's class. `folder`: any small model. `groups`: kinds of caches in one pool of `blocks`, one full by default."""
     init_none_hash(sha256)
     arguments = EngineArgs(
         model=str(folder), dtype="float32", max_model_len=2048, max_num_batched_tokens=BUDGET, max_num_seqs=8, enforce_eager=True,
         enable_prefix_caching=True, block_size=BLOCK, hf_overrides={"max_position_embeddings": 2048},
     )  # fmt: skip
     config = arguments.create_engine_config()
-    config.cache_config.num_gpu_blocks = BLOCKS
-    spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32)
-    cache = KVCacheConfig(num_blocks=BLOCKS, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)])
+    config.cache_config.num_gpu_blocks = blocks
+    specs = [KVCacheGroupSpec([f"layer{number}"], spec) for number, spec in enumerate(groups or [full()])]
+    cache = KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=specs)
     return Bench(kind(config, cache, StructuredOutputManager(config), BLOCK))

@@ -38,3 +38,13 @@ def test_receipts() -> None:
         assert [row["what"] for row in receipt["checks"] if not row["error"] <= row["allowed"]] == []
         assert receipt["loading"]["peak_bytes"] <= 1.05 * receipt["loading"]["packed_bytes"]
         assert all(row["default_us"] < row["bare_exl3_moe_us"] for row in receipt["decode"] if row["tokens"] <= 32)
+
+
+def test_rows_are_the_launchers() -> None:
+    """Its rule about decode steps counts with the plugin's default, and its setting ends where the plugin's does."""
+    assert "ROWS, MOST_ROWS = 512, 4096\n" in (OVERLAY / "vllm_glm_exl3/settings.py").read_text()
+    assert "\nOVERLAY_TEMP_ROWS = 512 " in (OVERLAY.parent / "cluster/constraint_model.py").read_text()
+    assert (
+        'exl3_temp_rows_fused: int | None = setting(None, "rows of the fused EXL3 launch", ge=1, le=4096)\n'
+        in (OVERLAY.parent / "cluster/fields.py").read_text()
+    )

@@ -1,6 +1,6 @@
 """Real vLLM with the plugin found by its entry point: EXL3 models answer as their dense twins do, on one rank and on two.
 
-Each engine is a process of its own and takes 30 to 100 s on two cores.
+Two processes: all models on one rank, one after the other (40 s on two quiet cores), and those on two ranks (70 s).
 """
 
 import json
@@ -29,64 +29,86 @@ class Answer:
     leads: list[float]
 
 
+@dataclass(frozen=True)
+class Said:
+    """`answers` of each engine that ran, `refused` of each that did not start, by the model's name; `log`: what the process wrote."""
+
+    answers: dict[str, list[Answer]]
+    refused: dict[str, str]
+    log: str
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("twins")
+    """experts/ and everything/, each with exl3 and dense; and wrong, which contradicts itself."""
+    folder = tmp_path_factory.mktemp("twins")
+    packed, _ = models.make_twins(folder / "experts")
+    models.make_twins(folder / "everything", everything=True)
+    _contradict(packed, folder / "wrong")
+    return folder
+
+
+def _contradict(packed: Path, other: Path) -> None:
+    config = json.loads((packed / "config.json").read_text())
+    config["quantization_config"]["layer_bits"] = {"1": 3}
+    other.mkdir()
+    for file in packed.iterdir():
+        if file.name != "config.json":
+            (other / file.name).symlink_to(file)
+    (other / "config.json").write_text(json.dumps(config))
 
 
 @cache
-def twins(folder: Path, everything: bool) -> tuple[Path, Path]:
-    return models.make_twins(folder / str(everything), everything)
-
-
-def engine(model: Path, ranks: int = 1, **environment: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "tests.overlay.generate", str(model), str(ranks)],
-        capture_output=True, text=True, timeout=400, check=False, env=os.environ | environment,
+def engines(folder: Path, ranks: int, *names: str) -> Said:
+    """A process with one engine after the other, for the models at folder/name."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.overlay.generate", str(ranks), *(str(folder / name) for name in names)],
+        capture_output=True, text=True, timeout=400, check=False, env=os.environ,
     )  # fmt: skip
+    log = done.stdout + done.stderr
+    rows = [line for line in done.stdout.splitlines() if line.startswith(("[[", '["'))]
+    assert done.returncode == 0, log[-6000:]
+    found: dict[str, Any] = dict(zip(names, json.loads(rows[-1]), strict=True))
+    answers = {name: [Answer(**row) for row in said] for name, said in found.items() if not isinstance(said, str)}
+    return Said(answers, {name: said for name, said in found.items() if isinstance(said, str)}, log)
 
 
-@cache
-def answers(model: Path, ranks: int = 1) -> list[Answer]:
-    done = engine(model, ranks)
-    rows = [line for line in done.stdout.splitlines() if line.startswith("[{")]
-    assert rows, done.stdout[-2000:] + done.stderr[-4000:]
-    found: list[dict[str, Any]] = json.loads(rows[-1])
-    return [Answer(**row) for row in found]
+@pytest.fixture(scope="module")
+def one(folder: Path) -> Said:
+    return engines(folder, 1, "experts/dense", "experts/exl3", "everything/dense", "everything/exl3", "wrong")
+
+
+@pytest.fixture(scope="module")
+def two(folder: Path) -> Said:
+    return engines(folder, 2, "experts/exl3", "everything/exl3")
 
 
 def assert_alike(found: list[Answer], wanted: list[Answer]) -> None:
-    for one, other in zip(found, wanted, strict=True):
+    for mine, other in zip(found, wanted, strict=True):
         assert min(other.leads) > 10 * NEAR, "the model is too close to a tie to tell"
-        assert one.ids == other.ids
-        assert one.logprobs == pytest.approx(other.logprobs, abs=NEAR)
+        assert mine.ids == other.ids
+        assert mine.logprobs == pytest.approx(other.logprobs, abs=NEAR)
 
 
-@pytest.mark.parametrize(("everything", "ranks"), [(False, 1), (False, 2), (True, 1)], ids=["experts", "experts, 2 ranks", "attention too"])
-def test_answers_as_the_dense_twin(folder: Path, everything: bool, ranks: int) -> None:
-    packed, dense = twins(folder, everything)
-    assert_alike(answers(packed, ranks), answers(dense))
+@pytest.mark.parametrize("kind", ["experts", "everything"])
+def test_answers_as_the_dense_twin(one: Said, kind: str) -> None:
+    assert_alike(one.answers[f"{kind}/exl3"], one.answers[f"{kind}/dense"])
 
 
-def refused(model: Path, ranks: int = 1) -> str:
-    done = engine(model, ranks)
-    assert done.returncode != 0
-    return done.stdout + done.stderr
+def test_the_twins_of_two_kinds_answer_differently(one: Said) -> None:
+    """Else equal answers would prove nothing."""
+    assert one.answers["experts/dense"][0].ids != one.answers["everything/dense"][0].ids
 
 
-def test_a_contradicting_pack_stops_the_start(folder: Path) -> None:
-    packed, _ = twins(folder, False)
-    config = json.loads((packed / "config.json").read_text())
-    other = folder / "wrong"
-    other.mkdir()
-    for file in packed.iterdir():
-        (other / file.name).symlink_to(file)
-    (other / "config.json").unlink()
-    config["quantization_config"]["layer_bits"] = {"1": 3}
-    (other / "config.json").write_text(json.dumps(config))
-    assert "layers.1.mlp.experts.0.down_proj: stored with 4 bits per weight, while the configuration says 3" in refused(other)
+def test_two_ranks_answer_as_the_dense_twin_on_one(one: Said, two: Said) -> None:
+    assert_alike(two.answers["experts/exl3"], one.answers["experts/dense"])
 
 
-def test_parts_that_cut_a_block_stop_the_start(folder: Path) -> None:
+def test_a_contradicting_pack_stops_the_start(one: Said) -> None:
+    assert "layers.1.mlp.experts.0.down_proj: stored with 4 bits per weight, while the configuration says 3" in one.refused["wrong"]
+
+
+def test_parts_that_cut_a_block_stop_the_start(two: Said) -> None:
     """One key head of 64 for each of two ranks: half a block."""
-    assert "qkv_proj (out size of this rank): 64 is not whole 128-blocks" in refused(twins(folder, True)[0], 2)
+    assert set(two.refused) == {"everything/exl3"}
+    assert "qkv_proj (out size of this rank): 64 is not whole 128-blocks" in two.log

@@ -20,7 +20,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer
 from vllm_glm_exl3 import patches
-from vllm_glm_exl3.patches import graph_profile, guard, no_store, pdl, spin, stops
+from vllm_glm_exl3.patches import default_tokens, drafter_hit, graph_profile, guard, no_store, pdl, spin, stops, tool_choice
 
 from tests.overlay import scheduling
 from tests.testbed import model
@@ -102,9 +102,12 @@ def test_another_source_is_refused() -> None:
             graph_profile.EXPECTED["vllm.v1.worker.gpu.model_runner"],
         ),
         ("v1/core/kv_cache_coordinator.py", "KVCacheCoordinator", "cache_blocks", no_store.EXPECTED),
+        ("v1/core/kv_cache_coordinator.py", "HybridKVCacheCoordinator", "find_longest_cache_hit", drafter_hit.EXPECTED),
         ("distributed/device_communicators/shm_broadcast.py", "SpinCondition", "__init__", spin.EXPECTED),
         ("v1/engine/detokenizer.py", "FastIncrementalDetokenizer", "__init__", stops.EXPECTED["__init__"]),
         ("v1/engine/detokenizer.py", "BaseIncrementalDetokenizer", "update", stops.EXPECTED["update"]),
+        ("parser/engine/parser_engine.py", "ParserEngine", "adjust_request", tool_choice.EXPECTED),
+        ("config/model.py", "ModelConfig", "get_diff_sampling_param", default_tokens.EXPECTED),
     ],
 )
 def test_this_vllm_is_the_one_they_were_written_for(path: str, owner: str, name: str, expected: str) -> None:
@@ -115,10 +118,19 @@ def test_switches() -> None:
     def names(**environment: str) -> set[str]:
         return {patch.name for patch in patches.PATCHES if patch.wanted(environment)}
 
-    assert names() == {"stops", "no_store"}  # the other default, pdl, is for CUDA
-    assert names(GLM53_SUPPRESS_STOPS_IN_REASONING="0", GLM53_APC_NO_STORE="0", GLM53_SPINWAIT_MS="16") == {"spin"}
+    assert names() == {"stops", "no_store", "indexer_logits", "tool_choice"}  # the other default, pdl, is for CUDA
+    off = dict.fromkeys(("SUPPRESS_STOPS_IN_REASONING", "APC_NO_STORE", "RELEASE_INDEXER_LOGITS", "TOOL_CHOICE_NONE"), "0")
+    off = {f"GLM53_{name}": value for name, value in off.items()}
+    assert names(**off, GLM53_SPINWAIT_MS="16") == {"spin"}
+    assert names(**off, DEFAULT_MAX_NEW_TOKENS="65536", GLM53_EXPOSE_CACHE_RESET="1", GLM53_DRAFTER_HIT="1") == {
+        "default_tokens", "cache_reset", "drafter_hit"
+    }  # fmt: skip
+    assert names(**off, DEFAULT_MAX_NEW_TOKENS="", GLM53_EXPOSE_CACHE_RESET="0") == set()
     with pytest.raises(ValueError, match="GLM53_APC_NO_STORE='yes': must be 0 or 1"):
         names(GLM53_APC_NO_STORE="yes")
+    for value in ("0", "1000001", "many"):
+        with pytest.raises(ValueError, match="DEFAULT_MAX_NEW_TOKENS"):
+            names(DEFAULT_MAX_NEW_TOKENS=value)
     for value in ("0", "1001", "16ms"):
         with pytest.raises(ValueError, match="GLM53_SPINWAIT_MS"):
             names(GLM53_SPINWAIT_MS=value)

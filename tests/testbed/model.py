@@ -150,16 +150,16 @@ def merges(count: int) -> list[tuple[str, str]]:
     return list(itertools.islice(pairs, count))
 
 
-def tokenizer() -> dict[str, object]:
+def tokenizer(special: tuple[str, ...] = SPECIAL) -> dict[str, object]:
     """tokenizer.json with exactly as many tokens as the model has, so that every id it can emit has a text."""
-    words = [*SPECIAL, *byte_letters()]
+    words = [*special, *byte_letters()]
     joins = merges(512 - len(words))
     words += [left + right for left, right in joins]
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     return {
         "version": "1.0",
-        "added_tokens": [{"id": number, "content": word, **flags} for number, word in enumerate(SPECIAL)],
+        "added_tokens": [{"id": number, "content": word, **flags} for number, word in enumerate(special)],
         "normalizer": None,
         "pre_tokenizer": level,
         "post_processor": None,

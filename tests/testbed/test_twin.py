@@ -1,15 +1,17 @@
-"""The whole path for real: `invoke up` over ssh, Docker and vLLM with two ranks; status, logs, bench; `down` leaves nothing."""
+"""The whole path for real: `invoke up` over ssh, Docker and vLLM with two ranks; status, logs, bench; `down` leaves nothing.
+
+In containers it serves EXL3 experts with the plugin, and as processes the dense twin without it: the two must say the same.
+"""
 
 import json
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.testbed import twin
+from tests.testbed import exl3, twin
 from tests.testbed.host import Host
 from tests.testbed.hosts import Testbed
 from tests.testbed.twin import Done, User
@@ -25,13 +27,15 @@ BOOT_S = 240.0  # one boot takes 45 to 110 s on two cores
 def ready(testbed: Testbed) -> Testbed:
     """Hosts on which a launch can begin, and nothing on them."""
     twin.prepare(testbed)
+    exl3.ensure()
     twin.clear(testbed.hosts)
     return testbed
 
 
 @pytest.fixture(scope="module")
 def user(tmp_path_factory: pytest.TempPathFactory) -> User:
-    return User.at(tmp_path_factory.mktemp("user"))
+    user = User.at(tmp_path_factory.mktemp("user"))
+    return User({**user.env, **exl3.SETTINGS})
 
 
 @pytest.fixture(scope="module")
@@ -119,10 +123,24 @@ def test_containers_have_the_production_flags(ready: Testbed) -> None:
 
 def _ask(text: str) -> str:
     body = {"model": "tiny-moe", "messages": [{"role": "user", "content": text}], "max_tokens": 24, "temperature": 0, "ignore_eos": True}
-    request = urllib.request.Request(f"{URL}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        content: str = json.load(answer)["choices"][0]["message"]["content"]
+    content: str = exl3.post(f"{URL}/v1/chat/completions", body)["choices"][0]["message"]["content"]
     return content
+
+
+def _answers() -> list[exl3.Answer]:
+    return [exl3.ask(URL, "tiny-moe", prompt) for prompt in exl3.PROMPTS]
+
+
+@pytest.fixture(scope="module")
+def packed(served: None) -> list[exl3.Answer]:
+    """What the EXL3 model says, kept for the comparison with its dense twin, which is served when this one is down."""
+    return _answers()
+
+
+@pytest.mark.usefixtures("packed")
+def test_every_rank_runs_the_experts_in_exl3(user: User) -> None:
+    for rank in ("0", "1"):
+        assert "EXL3 experts run by the torch path" in user.invoke("logs", "--rank", rank, "--lines", "2000").out
 
 
 @pytest.mark.usefixtures("served")
@@ -185,9 +203,9 @@ def test_down_leaves_nothing(user: User, ready: Testbed) -> None:
     assert (again.code, "kit twin was not running" in again.err) == (0, True)
 
 
-# --- the other runtime: a process in a virtual environment, no container ---
+# --- the other runtime: a process in a virtual environment, no container; and the dense model, in an environment without the plugin ---
 
-VENVS = {"RUNTIME": "process", "HEAD_VENV": str(twin.VENV), "WORKER_VENV": str(twin.VENV)}
+VENVS = {"RUNTIME": "process", "HEAD_VENV": str(twin.VENV), "WORKER_VENV": str(twin.VENV), "MODEL": str(exl3.DENSE), "QUANTIZATION": ""}
 
 
 def _record(host: Host, name: str) -> dict[str, Any]:
@@ -195,8 +213,18 @@ def _record(host: Host, name: str) -> dict[str, Any]:
     return content
 
 
-def test_process_runtime_up_status_down(ready: Testbed, user: User) -> None:
+def assert_alike(packed: list[exl3.Answer], dense: list[exl3.Answer]) -> None:
+    """Two hosts each with half of every expert say token by token what the dense twin says."""
+    for found, wanted in zip(packed, dense, strict=True):
+        assert min(wanted.leads) > 10 * exl3.NEAR, "the model is too close to a tie to tell"
+        assert found.ids == wanted.ids
+        assert found.logprobs == pytest.approx(wanted.logprobs, abs=exl3.NEAR)
+    assert packed[0].ids != packed[1].ids
+
+
+def test_process_runtime_up_status_down(ready: Testbed, user: User, packed: list[exl3.Answer]) -> None:
     begin = time.monotonic()
+    user.invoke("down")  # where this test runs alone, what `packed` asked is still up
     try:
         up = user.invoke("up", **VENVS)
         assert up.code == 0, up.err
@@ -204,6 +232,7 @@ def test_process_runtime_up_status_down(ready: Testbed, user: User) -> None:
         assert (seen["state"], [rank["state"] for rank in seen["ranks"]]) == ("ready", ["running", "running"])
         assert [twin.containers(host) for host in ready.hosts] == [[], []]
         assert [_record(host, name)["rank"] for host, name in zip(ready.hosts, twin.NAMES, strict=True)] == [0, 1]
+        assert_alike(packed, _answers())
         logs = user.invoke("logs", "--rank", "1", **VENVS)
         assert (logs.code, "vllm" in logs.out.lower()) == (0, True)
         down = user.invoke("down", **VENVS)

@@ -7,7 +7,18 @@ switch that leaves it out. Applying twice is harmless. `register` applies them i
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from vllm_glm_exl3.patches import graph_profile, no_store, pdl, spin, stops
+from vllm_glm_exl3.patches import (
+    cache_reset,
+    default_tokens,
+    drafter_hit,
+    graph_profile,
+    indexer_logits,
+    no_store,
+    pdl,
+    spin,
+    stops,
+    tool_choice,
+)
 
 Environment = Mapping[str, str]
 
@@ -28,6 +39,11 @@ PATCHES = (
     Patch("no_store", no_store.SWITCH, no_store.wanted, no_store.apply),
     Patch("spin", spin.SWITCH, spin.wanted, spin.apply),
     Patch("graph_profile", graph_profile.SWITCH, graph_profile.wanted, graph_profile.apply),
+    Patch("indexer_logits", indexer_logits.SWITCH, indexer_logits.wanted, indexer_logits.apply),
+    Patch("tool_choice", tool_choice.SWITCH, tool_choice.wanted, tool_choice.apply),
+    Patch("default_tokens", default_tokens.SWITCH, default_tokens.wanted, default_tokens.apply),
+    Patch("drafter_hit", drafter_hit.SWITCH, drafter_hit.wanted, drafter_hit.apply),
+    Patch("cache_reset", cache_reset.SWITCH, cache_reset.wanted, cache_reset.apply),
 )
 
 

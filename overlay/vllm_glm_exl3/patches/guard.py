@@ -23,19 +23,28 @@ def replace(owner: Any, name: str, expected: str, switch: str, make: Callable[[C
     Nothing happens if it has been done. Raises Mismatch.
     """
     found = inspect.getattr_static(owner, name)
-    original = found.__func__ if isinstance(found, (classmethod, staticmethod)) else found
+    original = _plain(found)
     if hasattr(original, MARK):
         return
-    digest = source_sha256(original)
-    if digest != expected:
-        where = f"{getattr(owner, '__module__', '')}.{getattr(owner, '__qualname__', owner)}.{name}"
-        raise Mismatch(
-            f"{where} has source {digest}, and this patch is for {expected} (vLLM 0.32.0): {switch} leaves the patch out, at your own risk"
-        )
+    check(owner, name, expected, switch)
     new = make(original)
     setattr(new, MARK, True)
     new.__wrapped__ = original  # type: ignore[attr-defined]
     setattr(owner, name, type(found)(new) if isinstance(found, (classmethod, staticmethod)) else new)
+
+
+def check(owner: Any, name: str, expected: str, switch: str) -> None:
+    """Raise Mismatch unless owner.name (a class's or a module's) has the source with the digest `expected`."""
+    digest = source_sha256(_plain(inspect.getattr_static(owner, name)))
+    if digest != expected:
+        where = ".".join([getattr(owner, "__module__", ""), getattr(owner, "__qualname__", owner.__name__), name]).lstrip(".")
+        raise Mismatch(
+            f"{where} has source {digest}, and this patch is for {expected} (vLLM 0.32.0): {switch} leaves the patch out, at your own risk"
+        )
+
+
+def _plain(found: Any) -> Any:
+    return found.__func__ if isinstance(found, (classmethod, staticmethod)) else found
 
 
 def flag(environment: Mapping[str, str], name: str, default: str) -> bool:
