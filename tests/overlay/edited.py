@@ -2,7 +2,8 @@
 
     python -m tests.overlay.edited CASES_AS_JSON OUT.json
 
-CASES is a list of {"model": FOLDER, "environment": {...}}; OUT gets, for each, what `generate.answer` says of two prompts.
+CASES is a list of {"model": FOLDER, "environment": {...}, "prompts": [token ids, ...], "ranks": 1}; OUT gets, for each, what
+`generate.answer` says of each prompt. A case with ABLIT=1 comes first: the plugin is loaded once.
 """
 
 import gc
@@ -16,8 +17,6 @@ from typing import Any
 
 from tests.overlay.generate import answer, engine_environment
 
-PROMPTS = ([1, 504, 3575, 282, 4649, 314], list(range(1000, 1040)))
-
 
 @contextmanager
 def variables(wanted: Mapping[str, str]) -> Iterator[None]:
@@ -30,11 +29,12 @@ def variables(wanted: Mapping[str, str]) -> Iterator[None]:
         os.environ.update(before)
 
 
-def answers(model: str) -> list[dict[str, Any]]:
+def answers(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     from vllm import LLM, SamplingParams
 
     llm = LLM(
-        model=model,
+        model=case["model"],
+        tensor_parallel_size=case.get("ranks", 1),
         dtype="float32",
         enforce_eager=True,
         max_model_len=128,
@@ -43,17 +43,17 @@ def answers(model: str) -> list[dict[str, Any]]:
         skip_tokenizer_init=True,
     )
     sampling = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True, logprobs=2, detokenize=False)
-    done = llm.generate([{"prompt_token_ids": ids} for ids in PROMPTS], sampling)
+    done = llm.generate([{"prompt_token_ids": ids} for ids in case["prompts"]], sampling)
     llm.llm_engine.engine_core.shutdown()
     return [answer(request.outputs[0]) for request in done]
 
 
 def main(cases: list[dict[str, Any]], out: Path) -> None:
-    os.environ.update(engine_environment(1) | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"})
+    os.environ.update(engine_environment(max(case.get("ranks", 1) for case in cases)) | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"})
     found = []
     for case in cases:
         with variables(case["environment"]):
-            found.append(answers(case["model"]))
+            found.append(answers(case))
         gc.collect()
     out.write_text(json.dumps(found))
 

@@ -22,6 +22,7 @@ pytest.importorskip("vllm")
 pytestmark = [pytest.mark.timeout(900)]
 
 LAYERS = tuple(range(10, 30))
+PROMPTS = ([1, 504, 3575, 282, 4649, 314], list(range(1000, 1040)))
 O_PROJ = "model.layers.{}.self_attn.o_proj.weight"
 
 
@@ -46,13 +47,14 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     save_file(edited, folder / "model/model.safetensors", metadata={"format": "pt"})
     (folder / "model/config.json").symlink_to(base / "config.json")
     asked = {"ABLIT": "1", "ABLIT_LAYERS": "10-29", "ABLIT_DIRECTION": str(folder / "r.safetensors")}
-    cases = [{"model": str(base), "environment": asked}, {"model": str(folder / "model"), "environment": {}}]
+    at_load = {"model": str(base), "environment": asked, "prompts": PROMPTS}
+    cases = [at_load, {"model": str(folder / "model"), "environment": {}, "prompts": PROMPTS}]
     out = folder / "out.json"
     words = [sys.executable, "-m", "tests.overlay.edited", json.dumps(cases), str(out)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=800, check=False, env=dict(os.environ))
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    at_load, before = json.loads(out.read_text())
-    return Ran(at_load, before, done.stdout + done.stderr, stock, edited)
+    edited_at_load, edited_before = json.loads(out.read_text())
+    return Ran(edited_at_load, edited_before, done.stdout + done.stderr, stock, edited)
 
 
 def test_same_answers_to_the_last_bit(ran: Ran) -> None:
