@@ -85,23 +85,24 @@ def edited_before(out: Path) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_failing_selfcheck_stops_the_start(user: User, hosts: tuple[Host, ...]) -> None:
-    done = user.invoke("up", GLM53_EXTRA_ENV=variables(EXL3_MOE_PATH="fast"))
-    said = ("the selfcheck of the plugin failed (on head, worker)", "selfcheck: Exl3Error: EXL3_MOE_PATH='fast'", "--skip-selfcheck")
-    refused(done, *said, within_s=150)
+def test_an_image_without_the_plugin_is_not_started(user: User, hosts: tuple[Host, ...]) -> None:
+    done = user.invoke("up", IMAGE="deb:1")
+    said = ("the image deb:1 has no plugin vllm-glm-exl3 (on head, worker)", "No module named", "--skip-selfcheck starts without it")
+    refused(done, *said, within_s=TAKEN_BACK_S)
     assert "started on" not in done.err
     clean(hosts)
     assert not hosts[0].path(NOTE).exists()
 
 
 def test_edited_experts_answer_as_the_edited_checkpoint(user: User, hosts: tuple[Host, ...], tmp_path: Path) -> None:
-    up = user.invoke("up")
-    assert up.code == 0, up.err
+    with user.begin("up", READY_TIMEOUT="900") as process:
+        _, said = process.communicate(timeout=1000)
+    assert process.returncode == 0, said
     assert [look(host, cpu_image.NAME) is not None for host in hosts] == [True, True]
     passed, started = "selfcheck: every execution path computes what its reference does", "started on worker"
-    assert up.err.index(passed) < up.err.index(started)
+    assert said.index(passed) < said.index(started)
     line = "edited at load: model layers 0-1, proj alpha 3, source {}, the same on all 2 ranks; signed ratio -2.0000 to -2.0000"
-    assert re.search(re.escape(line).replace(r"\{\}", "[0-9a-f]{16}"), up.err), up.err
+    assert re.search(re.escape(line).replace(r"\{\}", "[0-9a-f]{16}"), said), said
     ranks = json.loads(user.invoke("status", "--json", "--passive").out)["ranks"]
     noted = [rank["record"]["ablation"][0] for rank in ranks]
     assert [(edit["rank"], edit["world"], edit["layers"]) for edit in noted] == [(0, 2, "0-1"), (1, 2, "0-1")]
