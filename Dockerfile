@@ -8,6 +8,19 @@
 #   docker buildx imagetools inspect vllm/vllm-openai:v0.32.0
 #   docker build --build-arg BASE=vllm/vllm-openai:v0.32.0@sha256:... --build-arg STAMP=... -t spark-lab .
 ARG BASE=vllm/vllm-openai:v0.32.0
+ARG CPU_BASE=python:3.11-slim-bookworm
+
+# --- x86_64 without a GPU (`--target cpu`): the plugin over any base that has Python and pip ---
+# vLLM for CPUs is an environment of 3.5 GB that this stage does not carry: it is mounted when the container runs, as the kit `twin` does.
+# First in the file, because docker's older builder makes every stage that stands before the one that is asked for.
+FROM ${CPU_BASE} AS cpu
+COPY overlay /overlay
+# a folder has no version to pin
+# hadolint ignore=DL3013
+RUN python3 -m pip install --no-cache-dir --no-deps --no-index --no-build-isolation --target /opt/exl3 /overlay
+ENV PYTHONPATH=/opt/exl3
+LABEL org.opencontainers.image.title="vllm-glm-exl3, the plugin alone, for vLLM 0.32 on CPUs"
+ENTRYPOINT ["python3", "-m", "vllm_glm_exl3.selfcheck"]
 
 # --- exllamav3's extension, for this torch and GPU only ---
 FROM ${BASE} AS extension
@@ -35,7 +48,8 @@ ARG STAMP=unknown
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 COPY --from=extension /ext/exllamav3_ext.so /opt/exl3/exllamav3_ext.so
 COPY --from=extension /wheels /opt/exl3/wheels
-# The plugin needs nothing that is not there: --no-deps keeps the base's set of versions as it is
+# The plugin needs nothing that is not there: --no-deps keeps the base's set of versions as it is. The wheel is the one just built
+# hadolint ignore=DL3013
 RUN python3 -m pip install --no-cache-dir --no-deps --no-index --find-links /opt/exl3/wheels vllm-glm-exl3 && rm -r /opt/exl3/wheels
 ENV PYTHONPATH=/opt/exl3
 LABEL spark-lab.stamp="${STAMP}" \

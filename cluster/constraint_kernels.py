@@ -6,6 +6,7 @@ import shlex
 
 from cluster.constraint_model import (
     GB10,
+    LLAMA,
     NOT_PAIR,
     NOT_TRIPLE,
     OVERLAY_TEMP_ROWS,
@@ -126,6 +127,13 @@ KERNELS: tuple[Constraint, ...] = (
         rule="edit at load (ABLIT=1) the pack that is already edited",
         evidence="the projection would be applied twice; the recipe forces ABLIT=0 with this preset",
         hint="ABLIT=0, or no preset",
+    ),
+    Constraint(
+        "ablit-local", 12, LLAMA, ("ablit",),
+        lambda e: e.settings.ablit == 1,
+        rule="edit at load (ABLIT=1) with the local kit",
+        evidence="the edit is made by the vLLM plugin; llama.cpp would serve the stock model, and no error would show it",
+        hint="ABLIT=0, or a kit with vLLM",
     ),
     Constraint(
         "preset-not-built", 21, GB10, ("glm53_model_preset",),

@@ -180,6 +180,7 @@ class Settings(pydantic.BaseModel):
         "header", "how a copied file is checked on arrival: size and safetensors header, or sha256", local=True
     )
     skip_doctor: Switch = setting(0, "`up` starts although doctor finds an error", local=True)
+    skip_selfcheck: Switch = setting(0, "`up` does not run the plugin's selfcheck in the image", local=True)
     nfs_share: Switch = setting(0, "workers mount the head's cache read-only; nothing is copied to them", local=True)
     nfs_server_ip: str | None = setting(None, "NFS server address on the fabric", local=True, place=True)
     extra_args: str | None = setting(None, "further `vllm serve` arguments, quoted as in a shell; they win over ours")

@@ -69,6 +69,7 @@ def _start(cluster: Cluster, token: str, say: Say, *, doctor: bool = True) -> Ma
                 answers |= cluster.nodes.stage(stage)
                 say(_started(cluster, {step.role: answers[step.role] for step in stage.steps}))
         wait.until_ready()
+        wait.edited()
         record: Mapping[str, Any] = answers[cluster.head]["record"]
         if cluster.effective.settings.canary:
             wait.canary(cluster.server(record), canary.plan(cluster.effective))

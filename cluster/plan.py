@@ -133,11 +133,12 @@ def plan_up(
     owner: str = "OWNER",
     images: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> Plan:
-    """up: lock, check (and doctor, for several nodes), images, weights, start the headless ranks, start rank 0, wait.
+    """up: lock, check (and doctor, for several nodes), images, weights, selfcheck, start the headless ranks, start rank 0, wait.
 
     `boot` names the start, `token` the lock; `images` is what each node's record says of its image.
     """
-    from cluster.facts.request import facts_step  # it needs this module
+    from cluster import selfcheck  # it needs this module
+    from cluster.facts.request import facts_step
 
     hows = [launch(rank) for rank in ranks(effective)]
     starts = [_start_step(how.rank, how, effective, boot, images.get(how.rank.role)) for how in hows]
@@ -150,6 +151,7 @@ def plan_up(
         Stage("doctor, at the same time", tuple(facts_step(how.rank) for how in looked_at)),
         Stage("images", tuple(map(_image_step, moved))),
         Stage("weights", _weights_steps(effective)),
+        Stage("selfcheck", tuple(selfcheck.step(how.rank) for how in hows if selfcheck.wanted(effective))),
         Stage("start headless ranks", tuple(starts[1:])),
         Stage("start rank 0", tuple(starts[:1])),
         Stage("wait", (wait,)),

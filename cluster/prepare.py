@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cluster import preflight, weights
+from cluster import preflight, selfcheck, weights
 from cluster.doctor import before
 from cluster.images import ensure as images
+from cluster.images import judge
 from cluster.plan import plan_up
 from cluster.probe import Probe
 from cluster.ranks import ranks
@@ -42,6 +43,7 @@ def prepare(cluster: Cluster, token: str, say: Callable[[str], None], probes: Ma
     if moved or any(facts["missing_paths"] for facts in seen.values()):
         seen = _without_own_ports(cluster.nodes.stage(check), probes)
     preflight.refuse(effective, seen)
+    selfcheck.run(cluster, token, say, judge.images(effective, seen))
     return seen
 
 

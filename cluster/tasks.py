@@ -49,6 +49,7 @@ class StartFlags:
     skip_sync: bool = cli.flag("do not bring the workers' weights to the head's", False)
     skip_pull: bool = cli.flag("leave images alone; refuse where they are missing or differ", False)
     skip_doctor: bool = cli.flag("start although doctor finds an error (kits of several nodes)", False)
+    skip_selfcheck: bool = cli.flag("do not run the plugin's selfcheck in the image", False)
 
     def effective(self) -> Any:
         """The checked settings with these flags. Touches nothing."""

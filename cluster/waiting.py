@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from cluster import health
-from cluster.boot import canary, evidence, look, phases, stall
+from cluster.boot import ablation, canary, evidence, look, phases, stall
 from cluster.boot.evidence import Kept
 from cluster.boot.look import Look
 from cluster.boot.phases import Phases
@@ -44,6 +44,7 @@ class Wait:
     phases: dict[str, Phases] = field(default_factory=dict)
     pulses: dict[str, Pulse] = field(default_factory=dict)
     kept: dict[str, Kept] = field(default_factory=dict)
+    edits: dict[str, list[ablation.Summary]] = field(default_factory=dict)
 
     def until_ready(self) -> None:
         """Until /health is 200 on the head. Raises as soon as a rank has ended, a node is out of reach for some looks, or all stall."""
@@ -118,6 +119,7 @@ class Wait:
         self.phases[role] = phases.advance(self.phases[role], seen.lines, rank.kit.engine)
         self.pulses[role] = stall.beat(self.pulses[role], seen)
         self.kept[role].add(seen.lines)
+        self.edits.setdefault(role, []).extend(ablation.read(seen.lines))
         self.looks[role] = seen
         if seen.deep:
             self.deep[role] = seen
@@ -181,20 +183,35 @@ class Wait:
             )
             raise LaunchError(what, node=self.cluster.head, ran=f"{server.base_url}/v1/chat/completions", hint=hint)
 
+    def edited(self) -> None:
+        """With ABLIT=1: every rank has reported the same edit. Raises LaunchError otherwise."""
+        if not self.cluster.effective.settings.ablit:
+            return
+        if len(self.edits) < len(self.cluster.ranks) or not all(self.edits.values()):
+            self._ask()  # a look that was missed may be the one that had it
+        wrong = ablation.judge({rank.role: rank.number for rank in self.cluster.ranks}, self.edits)
+        if wrong:
+            hint = "ABLIT needs the plugin vllm-glm-exl3 in the image, and ABLIT_* variables and files that are the same on every node"
+            raise LaunchError(f"the edit at load cannot be trusted: {wrong}", node=self.cluster.head, hint=f"{hint}; invoke logs")
+        for line in ablation.told(self.edits[self.cluster.head], len(self.cluster.ranks)):
+            self.say(line)
+
     def note_phases(self) -> Mapping[str, float]:
         """Write the seconds of each phase into the record of each rank. Returns those of rank 0."""
         since_s = time.monotonic() - self.asked_at
         self.phases = {role: each.enter("ready", self.looks[role].at_unix_s + since_s) for role, each in self.phases.items()}
         noted = {role: each.durations_s() for role, each in self.phases.items()}
-        self.cluster.nodes.run(_note(rank, self.looks[rank.role], noted[rank.role]) for rank in self.cluster.ranks)
+        self.cluster.nodes.run(_note(rank, self.looks[rank.role], self._notes(rank.role, noted)) for rank in self.cluster.ranks)
         return noted[self.cluster.head]
 
+    def _notes(self, role: str, durations_s: Mapping[str, Mapping[str, float]]) -> dict[str, object]:
+        edits = ablation.noted(self.edits.get(role, ()))
+        return {"boot_phases_s": durations_s[role], **({"ablation": edits} if edits else {})}
 
-def _note(rank: Rank, seen: Look, durations_s: Mapping[str, float]) -> Step:
+
+def _note(rank: Rank, seen: Look, notes: Mapping[str, object]) -> Step:
     boot = (seen.probe.record or {}).get("boot", "")
-    return Step(
-        rank.role, "remember the times of the start", request(rank, "watch_note", boot=boot, notes={"boot_phases_s": durations_s}), 15
-    )
+    return Step(rank.role, "remember the times of the start", request(rank, "watch_note", boot=boot, notes=notes), 15)
 
 
 def _command(cluster: Cluster, role: str) -> str:

@@ -234,7 +234,7 @@ def _passed_on(s: Settings) -> dict[str, str]:
 
 
 _DOCKER = (
-    "--detach", "--init", "--pull", "never", "--gpus", "all", "--network", "host", "--ipc", "host", "--shm-size", "32g",
+    "--init", "--pull", "never", "--gpus", "all", "--network", "host", "--ipc", "host", "--shm-size", "32g",
     "--stop-timeout", "60", "--device", "/dev/infiniband", "--cap-add", "IPC_LOCK", "--ulimit", "memlock=-1", "--ulimit", "stack=67108864",
 )  # fmt: skip
 
@@ -242,12 +242,16 @@ _DOCKER = (
 def docker_run(rank: Rank) -> tuple[str, ...]:
     """The `docker run` of a rank, without labels (the runtime adds those). `~` in mounts is the node's own home."""
     s = rank.settings
-    words = ["docker", "run", "--name", rank.name, *_DOCKER]
-    words += [word for mount in _mounts(rank) for word in ("--volume", mount)]
-    words += [word for name, value in container_environment(rank).items() for word in ("--env", f"{name}={value}")]
+    words = ["docker", "run", "--name", rank.name, "--detach", *attached(rank)]
     if rank.number == 0 and s.vllm_api_key:
         words += ["--env", "VLLM_API_KEY"]
     return (*words, "--entrypoint", s.image_entrypoint, tag_of(s.image), *serve(rank))
+
+
+def attached(rank: Rank) -> tuple[str, ...]:
+    """Flags, mounts and variables of every container of the rank; no secret is among them."""
+    mounts = [word for mount in _mounts(rank) for word in ("--volume", mount)]
+    return (*_DOCKER, *mounts, *(word for name, value in container_environment(rank).items() for word in ("--env", f"{name}={value}")))
 
 
 def container_environment(rank: Rank) -> dict[str, str]:

@@ -2,19 +2,21 @@
 
     python -m vllm_glm_exl3.selfcheck        # exit 0, or 1 with the reason
 
-On a CPU it checks the torch path alone, on a GPU all of them. It takes a few seconds and 100 MB.
+On a CPU it checks the torch paths alone, on a GPU all of them: experts, and linear layers below and above the number of rows from
+which the weight is decoded first. It takes a few seconds and 100 MB.
 """
 
 import importlib.metadata
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 import vllm_glm_exl3
-from vllm_glm_exl3 import codec, ext, ops, settings
+from vllm_glm_exl3 import codec, ext, linear_cuda, ops, settings
 from vllm_glm_exl3.errors import NoPath
 from vllm_glm_exl3.experts import pointer_tables, swiglu
 
@@ -84,11 +86,39 @@ def errors(device: str) -> Iterator[tuple[str, float]]:
         yield path, float((found - wanted).norm() / wanted.norm())
 
 
+def linear_errors(device: str) -> Iterator[tuple[str, float]]:
+    """(path, relative error) of a linear layer of two parts, with its own K and codebook each."""
+    torch.manual_seed(1)
+    outs, bits, books = [256, 128], [3, 4], [codec.MUL1, codec.MCG]
+    sizes = [HIDDEN // 16 * (out // 16) * 16 * k for out, k in zip(outs, bits, strict=True)]
+    trellis = torch.randint(-32768, 32768, (sum(sizes),), dtype=torch.int32).to(torch.int16).to(device)
+    suh, svh = (torch.rand(2, HIDDEN) * 0.05 + 0.02).half().to(device), (torch.rand(sum(outs)) + 0.5).half().to(device)
+    parts = ops.split(trellis, svh, HIDDEN, outs, bits)
+    dense = torch.cat([codec.weight(t, suh[i], s, books[i]) for i, (t, s) in enumerate(parts)], 1)
+    cuda = device == "cuda" and ext.available()
+    for name, rows in (("linear", 5), ("linear, decoded first", linear_cuda.RECONSTRUCT_ROWS + 1)) if cuda else (("linear", 5),):
+        x = torch.randn(rows, HIDDEN).to(device)
+        found, wanted = torch.ops.vllm_glm_exl3.linear(x, trellis, suh, svh, outs, bits, books), x @ dense
+        yield name, float((found - wanted).norm() / wanted.norm())
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Small products on a CPU that others use, too: more threads wait for each other at every one of them (13 s became minutes)."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def main() -> int:
     try:
         print(*installed(), sep="\n", flush=True)
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        found = dict(errors(device))
+        with one_thread():
+            found = dict(errors(device)) | (dict(linear_errors(device)) if device == "cpu" or ext.available() else {})
     except Exception as reason:
         print(f"selfcheck: {type(reason).__name__}: {reason}", file=sys.stderr)
         return 1

@@ -56,6 +56,7 @@ ROWS: list[Row] = [
     ("dense-exl3-ablit", "spark2", {"GLM53_DENSE_EXL3": 1, "ABLIT": 1}, "ABLIT is 1 (.env line 2)"),
     ("dense-pack-flag", "spark2", {"GLM53_MODEL_PRESET": "dense-h3"}, "GLM53_DENSE_EXL3 is not set (default)"),
     ("preset-edited-twice", "spark2", {"GLM53_MODEL_PRESET": "abliterated", "ABLIT": 1}, "twice"),
+    ("ablit-local", "local", {"ABLIT": 1}, "ABLIT is 1 (.env line 1)"),
     ("preset-not-built", "spark2", {"GLM53_MODEL_PRESET": "abliterated"}, "GLM53_MODEL_PRESET is abliterated (.env line 1)"),
     ("dense-fp8-words", "spark2", {"GLM53_DENSE_FP8": "kda,moe"}, "GLM53_DENSE_FP8 is kda,moe (.env line 1)"),
     ("kda-needs-fp8", "spark2", {"GLM53_KDA_BF16_LARGE_M": 1, "GLM53_DENSE_FP8": "dense"}, "GLM53_KDA_BF16_LARGE_M is 1"),

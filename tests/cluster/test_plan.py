@@ -198,7 +198,7 @@ OTHER = {
     "INFO", "use_host_nccl": "1", "glm53_draft_kv_compact": "0", "glm53_dense_fp8": "all", "glm53_kda_bf16_large_m": "1",
     "glm53_dense_exl3": "1", "glm53_adaptive_k": "ema", "glm53_apc_retention_interval": "3584",
     "glm53_apc_retention_interval_swa": "3584", "exl3_fat_grouped": "1", "exl3_temp_rows_fused": "64", "glm53_kv_offload": "1",
-    "glm53_expose_cache_reset": "1", "ablit": "1", "skip_download": "1", "skip_sync": "1", "skip_doctor": "1",
+    "glm53_expose_cache_reset": "1", "ablit": "1", "skip_download": "1", "skip_sync": "1", "skip_doctor": "1", "skip_selfcheck": "1",
     "sync_streams": "2", "sync_verify": "sha256",
     "nfs_share": "1", "ready_timeout": "5", "extra_args": "--foo bar", "glm53_extra_env": "A=1",
 }  # fmt: skip

@@ -13,21 +13,23 @@ from tests.testbed import vllm_env
 
 ROOT = Path(__file__).resolve().parents[2]
 NEEDED = ("pytest", "pytest-timeout")
+GGUF = ("gguf==0.19.0", "accelerate")  # to convert the local kit's model; what they need is there
 
 
 def ensure(folder: Path = ROOT / "build/overlay-tests") -> Path:
     """The environment's Python. Makes vLLM's environment first, if there is none (3 to 10 minutes)."""
     python = folder / "bin/python"
     stamp = folder / "finished"
-    if not stamp.exists():
+    if not stamp.exists() or stamp.read_text() != " ".join(NEEDED + GGUF):
         vllm = vllm_env.ensure()
         shutil.rmtree(folder, ignore_errors=True)
         subprocess.run([str(vllm_env.BASE_PYTHON), "-m", "venv", str(folder)], check=True)
         site = next(folder.glob("lib/python3*/site-packages"))
         (site / "vllm.pth").write_text(f"{next(vllm.folder.glob('lib/python3*/site-packages'))}\n")
         _pip(python, *NEEDED)
+        _pip(python, "--no-deps", *GGUF)
         _pip(python, "--no-deps", "--editable", str(ROOT / "overlay"))
-        stamp.touch()
+        stamp.write_text(" ".join(NEEDED + GGUF))
     return python
 
 

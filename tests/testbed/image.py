@@ -65,8 +65,8 @@ class Recipe:
 RECIPE = Recipe()
 
 
-def ensure(recipe: Recipe = RECIPE, cache: Path = CACHE) -> Path:
-    """The archive of the image, about 60 MB; made first (10 s to a minute, from Debian's packages) if not cached."""
+def ensure(recipe: Recipe = RECIPE, cache: Path = CACHE, tag: str = TAG) -> Path:
+    """The archive of the image called `tag`, about 60 MB; made first (10 s to a minute, from Debian's packages) if not cached."""
     archive = cache / f"deb-{recipe.key()}.docker.tar"
     if archive.exists():
         return archive
@@ -74,8 +74,8 @@ def ensure(recipe: Recipe = RECIPE, cache: Path = CACHE) -> Path:
     layer = cache / f"deb-{recipe.key()}.layer.tar"
     layer.unlink(missing_ok=True)
     how = How(timeout_s=900, env=ENV | {"SOURCE_DATE_EPOCH": recipe.epoch}, hint="apt-get update, then this again")
-    run(["nice", "-n", "10", *recipe.command(layer)], f"make the root file system of {TAG}", how)
-    pack(layer, archive, TAG)
+    run(["nice", "-n", "10", *recipe.command(layer)], f"make the root file system of {tag}", how)
+    pack(layer, archive, tag)
     layer.unlink()
     return archive
 
@@ -118,15 +118,15 @@ def image_id(host: Host, tag: str = TAG) -> str | None:
     return result.stdout.strip() if result.status == 0 else None
 
 
-def load(host: Host, archive: Path | None = None) -> str:
-    """Make sure that the host has `deb:1`, and return its id."""
-    known = image_id(host)
+def load(host: Host, archive: Path | None = None, tag: str = TAG) -> str:
+    """Make sure that the host has `deb:1` (or the archive's `tag`), and return its id."""
+    known = image_id(host, tag)
     if known is not None:
         return known
     host.run("docker", "load", how=How(timeout_s=300, stdin=archive or ensure()))
-    loaded = image_id(host)
+    loaded = image_id(host, tag)
     if loaded is None:
-        raise failure(f"load {TAG} on {host.name}", why="docker load ended well, yet the tag is not there")
+        raise failure(f"load {tag} on {host.name}", why="docker load ended well, yet the tag is not there")
     return loaded
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from vllm_glm_exl3.patches import (
+    ablation,
     cache_reset,
     default_tokens,
     drafter_hit,
@@ -38,6 +39,7 @@ PATCHES = (
     Patch("stops", stops.SWITCH, stops.wanted, stops.apply),
     Patch("no_store", no_store.SWITCH, no_store.wanted, no_store.apply),
     Patch("spin", spin.SWITCH, spin.wanted, spin.apply),
+    Patch("ablation", ablation.SWITCH, ablation.wanted, ablation.apply),
     Patch("graph_profile", graph_profile.SWITCH, graph_profile.wanted, graph_profile.apply),
     Patch("indexer_logits", indexer_logits.SWITCH, indexer_logits.wanted, indexer_logits.apply),
     Patch("tool_choice", tool_choice.SWITCH, tool_choice.wanted, tool_choice.apply),
