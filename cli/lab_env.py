@@ -89,7 +89,7 @@ def _make(home: Path, say: Callable[[str], None]) -> None:
     try:
         _run([sys.executable, "-m", "venv", "--without-pip", str(home)], "making a virtual environment")
         _run([*pip, TORCH], "installing torch")
-        _run([*pip, "--require-hashes", "--only-binary", ":all:", "-r", str(LOCK)], "installing the locked packages")
+        _run([*pip, "--no-deps", "--require-hashes", "--only-binary", ":all:", "-r", str(LOCK)], "installing the locked packages")
         (home / _STAMP).write_text(f"{TORCH}\n")
     except BaseException:
         shutil.rmtree(home, ignore_errors=True)
