@@ -1,6 +1,6 @@
 """A GGUF file as a transformers folder (fp32 safetensors and tokenizer), converted once. Runs in the lab environment.
 
-Reading a GGUF with transformers takes half a minute each time, most of it for the tokenizer; the converted folder loads in two
+Reading a GGUF with transformers takes half a minute of computing each time, most of it for the tokenizer; the converted folder loads in two
 seconds. The values are those of the dequantised GGUF, exactly: nothing is rounded.
 """
 
@@ -48,7 +48,7 @@ def converted(gguf: Path, say: Callable[[str], None]) -> Path:
         with open(home.with_name(home.name + ".lock"), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not _whole(home, digest):
-                say(f"converting {gguf.name} to safetensors in {home} (once, half a minute)")
+                say(f"converting {gguf.name} to safetensors in {home} (once, 1 to 2 minutes)")
                 _convert(gguf, digest, home)
     except OSError as error:
         raise BenchError(f"cannot convert {gguf.name} into {home}: {error}\ntry: free 1.5 GB, or set XDG_CACHE_HOME") from error
@@ -65,6 +65,7 @@ def _whole(home: Path, digest: str) -> bool:
 
 
 def _convert(gguf: Path, digest: str, home: Path) -> None:
+    transformers.utils.logging.disable_progress_bar()
     with tempfile.TemporaryDirectory(dir=home.parent, prefix=".convert-") as made:
         folder = Path(made) / home.name
         try:
