@@ -5,6 +5,8 @@ from invoke import Collection
 import cli
 from bench import tasks as bench_tasks
 from bench.compare import tasks as compare_tasks
+from bench.kinds import tasks as receipt_tasks
+from bench.report import tasks as report_tasks
 from bench.why_slow import tasks as why_slow_tasks
 from cli import develop
 from cluster import tasks as cluster_tasks
@@ -15,7 +17,14 @@ from cluster.weights import tasks as weights_tasks
 
 cli.adapt_invoke()
 
-receipt = Collection("receipt", bench_tasks.receipt_check, bench_tasks.receipt_schema)
+receipt = Collection(
+    "receipt",
+    receipt_tasks.receipt_check,
+    receipt_tasks.receipt_markdown,
+    receipt_tasks.receipt_migrate,
+    receipt_tasks.receipt_import,
+    bench_tasks.receipt_schema,
+)
 
 namespace = Collection(
     cluster_tasks.up,
@@ -44,6 +53,7 @@ namespace = Collection(
     bench_tasks.ask,
     bench_tasks.table,
     bench_tasks.plot,
+    report_tasks.report,
     develop.demo,
     develop.test,
     develop.testbed,
