@@ -35,7 +35,7 @@ def test_cheap_and_full_form_against_fp64(alpha: float) -> None:
     tiny.edit(edited, range(2, 4), alpha)
     truth = tiny.exact(*states(stock, edited), edited.lm_head.weight.detach())
     cheap, whole = stock.score(2), stock.score(2, full=True)
-    assert float(truth.mean()) > 0.01
+    assert float(truth.mean()) > 0.005
     assert float((cheap.kld - truth).abs().max()) <= 2e-5
     assert float((whole.kld - truth).abs().max()) <= 2e-5
     assert torch.equal(cheap.agree, whole.agree)
