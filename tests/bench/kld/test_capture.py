@@ -39,7 +39,7 @@ def test_top_k_needs_no_head(tmp_path: Path) -> None:
 def rewritten(path: Path, **members: object) -> None:
     with np.load(path) as file:
         arrays = {name: file[name] for name in file.files}
-    np.savez(path, **{**arrays, **members})  # type: ignore[arg-type]
+    np.savez(path, **{**arrays, **members})
 
 
 def test_changed_arrays_are_refused(written: Path) -> None:
