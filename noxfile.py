@@ -29,7 +29,7 @@ def types(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Everything that needs neither root nor a GPU; the real 135M model is part of it."""
-    _python(session, "pytest", *(session.posargs or ["tests", "--ignore=tests/testbed", "--ignore=tests/overlay"]))
+    _python(session, "pytest", *(session.posargs or ["tests", "--ignore=tests/testbed", "--ignore=tests/overlay", "--ignore=tests/lab"]))
 
 
 @nox.session
@@ -60,6 +60,14 @@ def overlay(session: nox.Session) -> None:
     python = str(session.run(sys.executable, "-m", "tests.overlay.env", external=True, silent=True)).split()[-1]
     # vLLM's imports warn; what the tests promise is checked by the tests
     session.run(python, "-m", "pytest", "-W", "default", *(session.posargs or ["-m", "not gpu", "tests/overlay"]), external=True)
+
+
+@nox.session
+def lab(session: nox.Session) -> None:
+    """The KLD panel and the ablation lab on the real 135M model, in the lab environment (made at the first run: 1.3 GB)."""
+    from cli import lab_env
+
+    session.run(str(lab_env.ensure()), "-m", "pytest", *(session.posargs or ["tests/lab"]), env=lab_env.environment(), external=True)
 
 
 @nox.session

@@ -6,6 +6,7 @@ import cli
 from bench import tasks as bench_tasks
 from bench.compare import tasks as compare_tasks
 from bench.kinds import tasks as receipt_tasks
+from bench.kld import tasks as kld_tasks
 from bench.report import tasks as report_tasks
 from bench.why_slow import tasks as why_slow_tasks
 from cli import develop, notebooks
@@ -25,6 +26,7 @@ receipt = Collection(
     receipt_tasks.receipt_import,
     bench_tasks.receipt_schema,
 )
+kld = Collection("kld", kld_tasks.capture, kld_tasks.score)
 
 namespace = Collection(
     cluster_tasks.up,
@@ -61,4 +63,5 @@ namespace = Collection(
     notebooks.notebooks,
     notebooks.jupyter,
     receipt=receipt,
+    kld=kld,
 )

@@ -17,6 +17,8 @@ from bench.phases.names import PHASES
 ROOT = Path(__file__).resolve().parent.parent
 RECEIPTS, FIGURES = ROOT / "results" / "receipts", ROOT / "results" / "figures"
 
+FOLDERS = {"kld": ROOT / "results" / "kld"}  # kinds of receipts with a folder of their own
+
 
 def _note(lines: str | Sequence[str]) -> None:
     print(lines if isinstance(lines, str) else "\n".join(lines), file=sys.stderr)
@@ -159,11 +161,11 @@ def ask(ctx: Any, flags: AskFlags) -> None:
 _PATHS = "receipts: files or folders (default results/receipts/)"
 
 
-def _paths(paths: str) -> list[Path]:
-    """The receipt files that a task's words name (see cli.adapt_invoke); default: those under results/receipts/."""
+def _paths(paths: str, kind: str | None = None) -> list[Path]:
+    """The receipt files that a task's words name (see cli.adapt_invoke); default: results/receipts/, or the kind's own."""
     from bench.receipt import find
 
-    return find([Path(word) for word in paths.splitlines()] or [RECEIPTS])
+    return find([Path(word) for word in paths.splitlines()] or [FOLDERS.get(kind or "", RECEIPTS)])
 
 
 @cli.task(name="schema")
@@ -190,7 +192,7 @@ def table(ctx: Any, paths: str = "", kind: str | None = None, format: str = "mar
 
     word = cli.choice("kind", kind, registry.WORDS)
     form = cli.choice("format", format, grid.FORMATS) or grid.FORMATS[0]
-    pile = registry.load(_paths(paths), [word] if word else ["performance", "foreign"])
+    pile = registry.load(_paths(paths, word), [word] if word else ["performance", "foreign"])
     for line in pile.left_out:
         _note(f"left out: {line}")
     if json:

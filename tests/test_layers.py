@@ -28,7 +28,9 @@ DOORS = {
     "nbclient": {"cli/notebooks.py"},
     "nbconvert": {"cli/notebooks.py"},
     "nbformat": {"cli/notebooks.py"},
-    "numpy": {"bench/calibration.py"},
+    "numpy": {"bench/calibration.py", "bench/kld/capture.py", "bench/kld/distance.py", "bench/kld/served.py"},
+    "torch": {"bench/kld/model.py", "bench/kld/head.py", "bench/kld/inprocess.py", "bench/kld/local.py"},
+    "transformers": {"bench/kld/model.py", "bench/kld/local.py"},
     "xllamacpp": {"cluster/engines/llama_server.py"},
 }
 

@@ -89,6 +89,16 @@ KINDS = (
         "bench.kinds.foreign:table",
         "bench.kinds.foreign:block",
     ),
+    Kind(
+        "spark-lab/kld/v1",
+        "kld",
+        "Quality: KL divergence",
+        "bench.kld.receipt:check",
+        "bench.kinds.kld:card",
+        "bench.kinds.kld:table",
+        "bench.kinds.kld:block",
+        "bench.kinds.kld:points",
+    ),
 )
 WORDS = tuple(kind.word for kind in KINDS)
 

@@ -1,0 +1,1 @@
+"""The quality panel: KL divergence of a candidate from a reference on sealed windows."""
