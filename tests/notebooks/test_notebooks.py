@@ -25,6 +25,7 @@ from cli import notebooks
 from tests.bench.samples import run, sample
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.timeout(600)  # kernels start slowly on a busy machine
 FILES = sorted((ROOT / "notebooks").glob("*.ipynb"))
 NAMES = ["01-performance", "02-kld", "03-ablation", "04-tuning"]
 
