@@ -15,3 +15,7 @@ class BadSlice(Exl3Error):
 
 class NoPath(Exl3Error):
     """No execution path can run this layer here."""
+
+
+class BadAblation(ValueError):
+    """An edit that cannot be made, or not as asked: nothing may be served then."""
