@@ -3,6 +3,7 @@
 from invoke import Collection
 
 import cli
+from ablit import tasks as ablit_tasks
 from bench import tasks as bench_tasks
 from bench.compare import tasks as compare_tasks
 from bench.why_slow import tasks as why_slow_tasks
@@ -49,4 +50,5 @@ namespace = Collection(
     develop.testbed,
     develop.lint,
     receipt=receipt,
+    ablit=Collection("ablit", ablit_tasks.direction, ablit_tasks.evaluate, ablit_tasks.sweep),
 )

@@ -34,7 +34,6 @@ class Recipe:
     variant: str = "mean"
 
 
-@torch.inference_mode()
 def residuals(loaded: Loaded, prompts: Prompts, positions: int) -> Tensor:
     """[prompts, layers, hidden] fp32: the residual after every layer, averaged over the last `positions` of each prompt in chat form."""
     lean = Lean(loaded.model)

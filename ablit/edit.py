@@ -22,7 +22,7 @@ _MARK = "_ablit_edited"
 
 @dataclass(frozen=True)
 class Vectors:
-    """A direction as the edit needs it: fp32 [hidden] for all layers, or [layers, hidden]. `id`: its name in a spec; `facts`: for receipts."""
+    """A direction as the edit needs it: fp32 [hidden], or [layers, hidden]. `id`: its name in a spec; `facts`: for receipts."""
 
     tensor: Tensor
     id: str
@@ -57,12 +57,12 @@ def projection(model: Any, layer: int, target: str) -> Any:
     if not isinstance(weight, Tensor):
         raise BadRequest(f"layer {layer} of this {model.config.model_type} has no {target}\ntry: a model with {target}, or other --targets")
     if weight.dim() != 2 or not weight.is_floating_point():
-        raise BadRequest(f"layer {layer} {target} is {weight.dtype} {list(weight.shape)}: only a plain 2-D float weight can be edited")
+        raise BadRequest(f"layer {layer} {target} is {weight.dtype} {list(weight.shape)}: only a 2-D float weight can be edited")
     return module
 
 
 def fits(model: Any, spec: EditSpec, vectors: Vectors) -> None:
-    """Raises BadRequest before anything is touched: wrong hidden size, a vector of zeros or NaN, a layer or projection that is not there."""
+    """Raises BadRequest before anything is touched: wrong hidden size, zeros or NaN, a layer or projection that is not there."""
     for layer in spec.layers:
         try:
             vector = formula.unit(vectors.of(layer))

@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from bench.errors import BadRequest
-from bench.kld import windows as texts
 
 from ablit import panel, reply
 from ablit.classify import CLASSIFIERS, Answer, coherence
@@ -22,7 +20,8 @@ from ablit.provenance import tool
 from ablit.receipt import LayerEdit, Payload, Receipt, Side, problems, seal, summarize
 from ablit.receipt import Panel as PanelFacts
 from ablit.spec import EditSpec
-from bench.errors import InvalidMeasurement
+from bench.errors import BadRequest, InvalidMeasurement
+from bench.kld import windows as texts
 
 SAMPLES = 3
 
@@ -83,7 +82,7 @@ def point(bench: Bench, spec: EditSpec, vectors: Vectors) -> Receipt:
     first = min(spec.layers)
     bench.base.entry(first)
     started = time.process_time()
-    with torch.inference_mode(), edited(bench.loaded.model, spec, vectors) as edits:
+    with edited(bench.loaded.model, spec, vectors) as edits:
         applied = time.process_time()
         kld, agree, tv = panel.measure(bench.base, first)
         halfway = time.process_time()

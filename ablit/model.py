@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 import transformers
-from bench.errors import BadRequest
-from bench.kld.model import cache, converted, sha256_of
 
 from ablit.receipt import Model
+from bench.errors import BadRequest
+from bench.kld.model import cache, converted, sha256_of
 
 LOCAL = "SmolLM2-135M-Instruct.Q4_1.gguf"  # the local kit's weights, where `invoke download --kit local` puts them
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -37,7 +37,7 @@ def load(path: Path | None, dtype: str, say: Callable[[str], None]) -> Loaded:
         raise BadRequest(f"no model in {folder}: config.json and *.safetensors are wanted\ntry: a transformers folder, or a .gguf file")
     transformers.utils.logging.disable_progress_bar()
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype]).eval()
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype]).eval().requires_grad_(False)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     except (OSError, ValueError, KeyError) as error:
         raise BadRequest(f"{folder} cannot be loaded as a model: {error}") from error

@@ -44,7 +44,6 @@ class Stock:
         return self.entries[layer]
 
 
-@torch.inference_mode()
 def stock(lean: Lean, windows: Tensor) -> Stock:
     """One full pass of the unedited model: 25 to 35 s of computing for 20,480 positions of a 135M model."""
     hidden = torch.cat([lean.final(lean.window(lean.embed(part), 0, len(lean.layers))) for part in windows.split(GROUP)])
@@ -66,7 +65,6 @@ def _exponentials(logits: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
     return weights, weights.sum(dim=1)
 
 
-@torch.inference_mode()
 def measure(base: Stock, first: int) -> tuple[Tensor, Tensor, Tensor]:
     """The model as it is now against `base`, when layers below `first` are unedited.
 
@@ -114,7 +112,6 @@ def cut(texts: Sequence[Sequence[int]], count: int, time: int) -> Tensor:
     return torch.tensor([list(piece) for piece in turns[:count]], dtype=torch.int64)
 
 
-@torch.inference_mode()
 def full_kld(head: Tensor, old: Tensor, new: Tensor) -> Tensor:
     """The definition, over the full vocabulary in the states' own precision: [rows, hidden] twice -> [rows]."""
     p, q = torch.log_softmax(old @ head.T.to(old.dtype), 1), torch.log_softmax(new @ head.T.to(new.dtype), 1)

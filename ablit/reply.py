@@ -44,7 +44,6 @@ def chat(lean: Lean, tokenizer: Any, prompts: Sequence[str], ends: frozenset[int
     return Chat(lean, tokenizer, ids, torch.tensor([time - len(row) for row in rows]), ends)
 
 
-@torch.inference_mode()
 def answers(asked: Chat, first: int, length: int) -> tuple[Tensor, list[Answer]]:
     """The model as it is now, when layers below `first` are unedited: normed state [rows, hidden] before the first token, and the answers.
 
