@@ -44,14 +44,21 @@ def chat(lean: Lean, tokenizer: Any, prompts: Sequence[str], ends: frozenset[int
     return Chat(lean, tokenizer, ids, torch.tensor([time - len(row) for row in rows]), ends)
 
 
+def begun(asked: Chat, first: int, room: int) -> tuple[Tensor, Memory]:
+    """The model as it is now, when layers below `first` are unedited: normed state [rows, hidden] before the first answer token, and the
+    memory to go on with."""
+    x, memory = asked.entry(first, room)
+    state = asked.lean.final(asked.lean.step(x, first, memory)[:, -1])
+    memory.used = asked.ids.shape[1]
+    return state, memory
+
+
 def answers(asked: Chat, first: int, length: int) -> tuple[Tensor, list[Answer]]:
-    """The model as it is now, when layers below `first` are unedited: normed state [rows, hidden] before the first token, and the answers.
+    """As `begun`: the state before the first token, and the greedy answers of at most `length` tokens.
 
     Rows that ended leave the batch, so a short answer costs little.
     """
-    lean, (x, memory) = asked.lean, asked.entry(first, length)
-    state = lean.final(lean.step(x, first, memory)[:, -1])
-    memory.used = asked.ids.shape[1]
+    lean, (state, memory) = asked.lean, begun(asked, first, length)
     said: list[list[int]] = [[] for _ in asked.ids]
     rows, now = torch.arange(len(said)), (state @ lean.head.T).argmax(1)
     for spoken in range(1, length + 1):
