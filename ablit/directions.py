@@ -38,13 +38,13 @@ def residuals(loaded: Loaded, prompts: Prompts, positions: int) -> Tensor:
     """[prompts, layers, hidden] fp32: the residual after every layer, averaged over the last `positions` of each prompt in chat form."""
     lean = Lean(loaded.model)
     asked = chat(lean, loaded.tokenizer, prompts.texts, loaded.ends)
-    if positions > int((asked.ids.shape[1] - asked.start).min()):
-        raise BadRequest(f"--positions is {positions}: the shortest prompt of {prompts.name} has fewer tokens\ntry: 1")
-    memory = lean.memory(len(asked.ids), asked.ids.shape[1], asked.start)
-    x, found = lean.embed(asked.ids), []
+    if positions > int((asked.length - asked.start).min()):
+        raise BadRequest(f"--positions is {positions}: the shortest prompt of {prompts.name} has fewer tokens of its own\ntry: 1")
+    memory = lean.memory(asked.length, asked.start, asked.prefix.shape[1])
+    prefix, rest, found = lean.embed(asked.prefix), lean.embed(asked.ids), []
     for layer in range(len(lean.layers)):
-        x = lean.step(x, layer, memory, layer + 1)
-        found.append(x[:, -positions:].float().mean(1))
+        prefix, rest = asked.through(prefix, rest, memory, layer, layer + 1)
+        found.append(rest[:, -positions:].float().mean(1))
     return torch.stack(found, dim=1)
 
 

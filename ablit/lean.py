@@ -19,11 +19,15 @@ from bench.errors import BadRequest
 
 @dataclass
 class Memory:
-    """Keys and values of all layers, [rows, kv heads, room, head]; the first `used` positions are filled; `start`: where a row begins."""
+    """Keys and values of all layers, [rows, kv heads, room, head], of which the first `used` positions are filled.
+
+    The first `prefix` positions are the same text in every row; from there to `start` [rows] a row has padding, which nobody sees.
+    """
 
     keys: list[Tensor]
     values: list[Tensor]
     start: Tensor
+    prefix: int = 0
     used: int = 0
 
     def keep(self, rows: Tensor) -> None:
@@ -59,10 +63,10 @@ class Lean:
         angle = torch.cat([positions.unsqueeze(-1).float() * self.frequency] * 2, dim=-1).unsqueeze(1)
         return angle.cos().to(self.embedding.dtype), angle.sin().to(self.embedding.dtype)
 
-    def memory(self, rows: int, room: int, start: Tensor) -> Memory:
-        shape = (rows, self.kv, room, self.size)
+    def memory(self, room: int, start: Tensor, prefix: int = 0) -> Memory:
+        shape = (len(start), self.kv, room, self.size)
         empty = [torch.zeros(shape, dtype=self.embedding.dtype) for _ in range(2 * len(self.layers))]
-        return Memory(empty[::2], empty[1::2], start)
+        return Memory(empty[::2], empty[1::2], start, prefix)
 
     def window(self, x: Tensor, first: int, last: int) -> Tensor:
         """Whole texts: the residual [rows, time, hidden] that enters layer `first` -> the one that leaves layer `last` - 1."""
@@ -73,21 +77,22 @@ class Lean:
         return x
 
     def step(self, x: Tensor, first: int, memory: Memory, last: int | None = None) -> Tensor:
-        """More positions of left-padded rows: x [rows, time, hidden] enters layer `first` at memory.used; fills the layers up to `last`.
+        """More positions: x [rows, time, hidden] enters layer `first` at memory.used; fills the layers up to `last`.
 
-        The caller moves memory.used when every layer has been filled.
+        The prefix may be given as one row, which then stands for all. The caller moves memory.used when every layer has been filled.
         """
-        time, used = x.shape[1], memory.used
-        spots = torch.arange(used, used + time)
-        turn = self.rotation((spots.unsqueeze(0) - memory.start.unsqueeze(1)).clamp(min=0))
-        seen = torch.arange(used + time)
-        mask = (seen.view(1, 1, 1, -1) <= spots.view(1, 1, -1, 1)) & (seen.view(1, 1, 1, -1) >= memory.start.view(-1, 1, 1, 1))
-        mask = mask | (seen.view(1, 1, 1, -1) == spots.view(1, 1, -1, 1))  # padding sees itself: a row without any key gives NaN
+        rows, time = x.shape[:2]
+        used, end, start = memory.used, memory.used + time, memory.start[:rows]
+        spots, seen = torch.arange(used, end), torch.arange(end).view(1, 1, 1, -1)
+        late = spots >= memory.prefix
+        turn = self.rotation(torch.where(late, (spots - start.unsqueeze(1) + memory.prefix).clamp(min=0), spots.expand(rows, -1)))
+        mask = (seen <= spots.view(1, 1, -1, 1)) & ((seen < memory.prefix) | (seen >= start.view(-1, 1, 1, 1)))
+        mask = mask | (seen == spots.view(1, 1, -1, 1))  # padding sees itself: a row without any key gives NaN
         for number, layer in enumerate(self.layers[first:last], first):
             q, k, v = self._qkv(layer, x, turn)
-            memory.keys[number][:, :, used : used + time] = k
-            memory.values[number][:, :, used : used + time] = v
-            k, v = memory.keys[number][:, :, : used + time], memory.values[number][:, :, : used + time]
+            memory.keys[number][:, :, used:end] = k
+            memory.values[number][:, :, used:end] = v
+            k, v = memory.keys[number][:rows, :, :end], memory.values[number][:rows, :, :end]
             x = self._rest(layer, x, functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True))
         return x
 

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from ablit.model import Loaded
 from ablit.provenance import tool
 from ablit.spec import EditSpec
 from bench.kld import windows as texts
+from bench.kld.model import cache, converted
 from bench.receipt import seal_of
 from bench.sealed import write
 
@@ -119,7 +121,7 @@ def compare_replies(out: Path, direction: Path, python: Path) -> dict[str, Any]:
     trials = []
     for alpha in (1.0, 1.0, 2.0):  # the first one fills the entry cache and is not counted
         spec = EditSpec(direction=vectors.id, layers=LAYERS, alpha=alpha)
-        kld, spent = timed(lambda spec=spec: our_trial(loaded, first, asked, was, spec, vectors))
+        kld, spent = timed(partial(our_trial, loaded, first, asked, was, spec, vectors))
         trials.append({"alpha": alpha, "first_token_kld": kld, **spent})
         say(f"ours: {trials[-1]}")
     theirs = _heretic(python, good, bad, vectors)
@@ -136,7 +138,7 @@ def compare_replies(out: Path, direction: Path, python: Path) -> dict[str, Any]:
 
 
 def _heretic(python: Path, good: prompts.Prompts, bad: prompts.Prompts, vectors: edit.Vectors) -> dict[str, Any]:
-    folder = model.converted(model.cache() / model.LOCAL, say)
+    folder = converted(cache() / model.LOCAL, say)
     job = {"model": str(folder), "good": good.texts, "bad": bad.texts, "reply_tokens": REPLY_TOKENS, "direction": vectors.tensor.tolist()}
     script = Path(__file__).with_name("measure_heretic.py")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,42 +16,63 @@ from ablit.lean import Lean, Memory
 
 @dataclass
 class Chat:
-    """Prompts in the model's chat form, left-padded [rows, time]; `start`: where each begins; entries as in panel.Stock."""
+    """Prompts in the model's chat form. What all begin with (the chat template's first turn) is `prefix` [1, time] and computed once;
+    the rest is `ids` [rows, time], left-padded. `start`: at which position of the whole a row's rest begins; `entries` as in panel.Stock.
+    """
 
     lean: Lean
     tokenizer: Any
+    prefix: Tensor
     ids: Tensor
     start: Tensor
     ends: frozenset[int]
-    entries: dict[int, tuple[Tensor, Memory]] = field(default_factory=dict)
+    entries: dict[int, tuple[Tensor, Tensor, Memory]] = field(default_factory=dict)
 
-    def entry(self, layer: int, room: int) -> tuple[Tensor, Memory]:
-        """The residual entering `layer` and a memory whose layers below it are filled; the caller may write to its copy."""
-        if layer not in self.entries:
-            memory = self.lean.memory(len(self.ids), self.ids.shape[1] + room, self.start)
-            x = self.lean.embed(self.ids)
-            self.entries[layer] = (self.lean.step(x, 0, memory, layer), memory)
-        x, memory = self.entries[layer]
-        return x, Memory([k.clone() for k in memory.keys], [v.clone() for v in memory.values], memory.start)
+    @property
+    def length(self) -> int:
+        return self.prefix.shape[1] + self.ids.shape[1]
+
+    def entry(self, layer: int, room: int) -> tuple[Tensor, Tensor, Memory]:
+        """The residuals of prefix and rest entering `layer`, and a memory of its own for the caller, filled below that layer."""
+        if layer not in self.entries or self.entries[layer][2].keys[0].shape[2] < self.length + room:
+            memory = self.lean.memory(self.length + room, self.start, self.prefix.shape[1])
+            prefix, rest = self.through(self.lean.embed(self.prefix), self.lean.embed(self.ids), memory, 0, layer)
+            self.entries[layer] = prefix, rest, memory
+        prefix, rest, memory = self.entries[layer]
+        copied = Memory([k.clone() for k in memory.keys], [v.clone() for v in memory.values], memory.start, memory.prefix)
+        return prefix, rest, copied
+
+    def through(self, prefix: Tensor, rest: Tensor, memory: Memory, first: int, last: int | None) -> tuple[Tensor, Tensor]:
+        """Both through layers first to `last` - 1; memory.used is 0 before and after."""
+        if prefix.shape[1]:
+            prefix = self.lean.step(prefix, first, memory, last)
+        memory.used = prefix.shape[1]
+        rest = self.lean.step(rest, first, memory, last)
+        memory.used = 0
+        return prefix, rest
 
 
 def chat(lean: Lean, tokenizer: Any, prompts: Sequence[str], ends: frozenset[int]) -> Chat:
-    rows = [
-        tokenizer.apply_chat_template([{"role": "user", "content": p}], add_generation_prompt=True, tokenize=True, return_dict=False)
-        for p in prompts
-    ]
-    time = max(map(len, rows))
-    ids = torch.tensor([[0] * (time - len(row)) + list(row) for row in rows])
-    return Chat(lean, tokenizer, ids, torch.tensor([time - len(row) for row in rows]), ends)
+    def form(prompt: str) -> list[int]:
+        turn = [{"role": "user", "content": prompt}]
+        return list(tokenizer.apply_chat_template(turn, add_generation_prompt=True, tokenize=True, return_dict=False))
+
+    rows = [form(prompt) for prompt in prompts]
+    # each row keeps a token of its own, and the state before the answer is that of its last one
+    shared = sum(1 for _ in itertools.takewhile(lambda column: len(set(column)) == 1, zip(*(row[:-1] for row in rows), strict=False)))
+    time = max(map(len, rows)) - shared
+    ids = torch.tensor([[0] * (time - len(row) + shared) + row[shared:] for row in rows])
+    start = torch.tensor([time + 2 * shared - len(row) for row in rows])
+    return Chat(lean, tokenizer, torch.tensor([rows[0][:shared]], dtype=torch.int64), ids, start, ends)
 
 
 def begun(asked: Chat, first: int, room: int) -> tuple[Tensor, Memory]:
     """The model as it is now, when layers below `first` are unedited: normed state [rows, hidden] before the first answer token, and the
     memory to go on with."""
-    x, memory = asked.entry(first, room)
-    state = asked.lean.final(asked.lean.step(x, first, memory)[:, -1])
-    memory.used = asked.ids.shape[1]
-    return state, memory
+    prefix, rest, memory = asked.entry(first, room)
+    _, rest = asked.through(prefix, rest, memory, first, None)
+    memory.used = asked.length
+    return asked.lean.final(rest[:, -1]), memory
 
 
 def answers(asked: Chat, first: int, length: int) -> tuple[Tensor, list[Answer]]:
