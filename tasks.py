@@ -6,6 +6,9 @@ import cli
 from ablit import tasks as ablit_tasks
 from bench import tasks as bench_tasks
 from bench.compare import tasks as compare_tasks
+from bench.kinds import tasks as receipt_tasks
+from bench.kld import tasks as kld_tasks
+from bench.report import tasks as report_tasks
 from bench.why_slow import tasks as why_slow_tasks
 from cli import develop
 from cluster import tasks as cluster_tasks
@@ -16,7 +19,15 @@ from cluster.weights import tasks as weights_tasks
 
 cli.adapt_invoke()
 
-receipt = Collection("receipt", bench_tasks.receipt_check, bench_tasks.receipt_schema)
+receipt = Collection(
+    "receipt",
+    receipt_tasks.receipt_check,
+    receipt_tasks.receipt_markdown,
+    receipt_tasks.receipt_migrate,
+    receipt_tasks.receipt_import,
+    bench_tasks.receipt_schema,
+)
+kld = Collection("kld", kld_tasks.capture, kld_tasks.score)
 
 namespace = Collection(
     cluster_tasks.up,
@@ -45,10 +56,12 @@ namespace = Collection(
     bench_tasks.ask,
     bench_tasks.table,
     bench_tasks.plot,
+    report_tasks.report,
     develop.demo,
     develop.test,
     develop.testbed,
     develop.lint,
     receipt=receipt,
     ablit=Collection("ablit", ablit_tasks.direction, ablit_tasks.evaluate, ablit_tasks.sweep),
+    kld=kld,
 )

@@ -69,7 +69,7 @@ def _opened(job: Job) -> tuple[Any, Any]:
     loaded = model.load(job.model_path, job.dtype, say)
     vectors = directions.open_file(Path(job.direction), loaded)
     asks = [evaluate.Ask(each, job.behaviour, job.reply_tokens) for each in (first, other) if each]
-    return lambda: evaluate.prepare(loaded, asks, job.windows, say), (loaded, vectors)
+    return lambda entries: evaluate.prepare(loaded, asks, job.windows, entries, say), (loaded, vectors)
 
 
 def _grid(job: Job, count: int) -> Any:
@@ -89,7 +89,7 @@ def points(job: Job) -> int:
     chosen = _grid(job, loaded.facts.layers).points(vectors)
     for spec, each in chosen:
         edit.fits(loaded.model, spec, each)
-    bench = prepare()
+    bench = prepare([spec.layers[0] for spec, _ in chosen])
     made = sweep.run(bench, chosen, folder, say)
     if job.flags.get("trials"):
         from ablit import search

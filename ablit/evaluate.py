@@ -50,23 +50,23 @@ class Bench:
     """A loaded model with its unedited pass done once: every point is compared with that."""
 
     loaded: Loaded
-    base: panel.Stock
+    base: panel.Base
+    windows: tuple[texts.Window, ...]
     sides: list[_StockSide]
     texts: str
     cpu_s: dict[str, float] = field(default_factory=dict)
 
 
-def prepare(loaded: Loaded, asks: Sequence[Ask], per_stratum: int | None, say: Callable[[str], None]) -> Bench:
-    """The unedited pass: panel statistics and answers. Raises BadRequest for an unknown classifier or an unfit model."""
+def prepare(loaded: Loaded, asks: Sequence[Ask], per_stratum: int | None, entries: Sequence[int], say: Callable[[str], None]) -> Bench:
+    """The unedited pass: panel statistics and answers; `entries`: the first layers of the edits to come. Raises BadRequest for an unknown classifier or an unfit model."""
     for ask in asks:
         if ask.classifier not in CLASSIFIERS:
             raise BadRequest(f"no classifier called {ask.classifier}\ntry: {', '.join(CLASSIFIERS)}")
     started, lean = time.process_time(), Lean(loaded.model)
     sealed = texts.load()
     cut = texts.cut(sealed, lambda text: loaded.tokenizer.encode(text, add_special_tokens=False), per_stratum=per_stratum)
-    ids = torch.tensor([window.tokens[:-1] for window in cut])
-    say(f"unedited model: {ids.numel():,} positions of panel {sealed.name}")
-    base = panel.stock(lean, ids)
+    say(f"unedited model: {sum(window.positions for window in cut):,} positions of panel {sealed.name}")
+    base = panel.Base(loaded.model, cut, entries=sorted(set(entries)))
     halfway = time.process_time()
     sides = []
     for ask in asks:
@@ -74,21 +74,20 @@ def prepare(loaded: Loaded, asks: Sequence[Ask], per_stratum: int | None, say: C
         asked = reply.chat(lean, loaded.tokenizer, ask.prompts.texts, loaded.ends)
         sides.append(_StockSide(ask, asked, *reply.answers(asked, 0, ask.reply_tokens)))
     spent = {"stock_panel": halfway - started, "stock_behaviour": time.process_time() - halfway}
-    return Bench(loaded, base, sides, f"{sealed.name} {sealed.sha256[:12]}", spent)
+    return Bench(loaded, base, cut, sides, f"{sealed.name} {sealed.sha256[:12]}", spent)
 
 
 def point(bench: Bench, spec: EditSpec, vectors: Vectors) -> Receipt:
     """Measure one edit; the model is unedited again afterwards. Raises BadRequest, InvalidMeasurement."""
     first = min(spec.layers)
-    bench.base.entry(first)
     started = time.process_time()
     with edited(bench.loaded.model, spec, vectors) as edits:
         applied = time.process_time()
-        kld, agree, tv = panel.measure(bench.base, first)
+        distances = bench.base.measure(first)
         halfway = time.process_time()
         behaviour = tuple(_side(side, first) for side in bench.sides)
     spent = {"edit": applied - started, "panel": halfway - applied, "behaviour": time.process_time() - halfway}
-    facts = panel.facts(kld, agree, tv, bench.texts, bench.base.windows)
+    facts = panel.facts(distances, bench.texts, bench.windows)
     return _sealed(bench, spec, vectors, edits, facts, behaviour, {name: round(value, 3) for name, value in spent.items()})
 
 
@@ -123,7 +122,7 @@ def _sealed(
 
 def identity(bench: Bench, spec: EditSpec) -> str:
     """Twelve hex digits: the same model, panel, prompts and edit give the same; a finished point is found again by it."""
-    parts = [bench.loaded.facts.sha256, bench.loaded.facts.dtype, panel.texts_sha256(bench.base.windows), spec.id]
+    parts = [bench.loaded.facts.sha256, bench.loaded.facts.dtype, panel.texts_sha256(bench.windows), spec.id]
     parts += [f"{s.ask.prompts.sha256} {len(s.ask.prompts.texts)} {s.ask.classifier} {s.ask.reply_tokens}" for s in bench.sides]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 

@@ -36,7 +36,7 @@ from bench.receipt import seal_of
 from bench.sealed import write
 
 LAYERS = tuple(range(10, 30))
-PROMPTS, REPLY_TOKENS, POINTS = 16, 40, 2
+PROMPTS, REPLY_TOKENS, GROUP = 16, 40, 4
 
 
 def say(line: str) -> None:
@@ -58,7 +58,7 @@ def cpu_model() -> str:
 def plain_point(loaded: Loaded, ids: Tensor, old: Tensor, head: Tensor) -> Tensor:
     """KLD [count, time] with nothing reused but the unedited states: a full forward, and both distributions over the vocabulary."""
     found = []
-    for part, was in zip(ids.split(panel.GROUP), old.split(panel.GROUP), strict=True):
+    for part, was in zip(ids.split(GROUP), old.split(GROUP), strict=True):
         now = loaded.model.model(part, use_cache=False).last_hidden_state.float()
         rows = zip(was.flatten(0, 1).split(panel.ROWS), now.flatten(0, 1).split(panel.ROWS), strict=True)
         found.append(torch.cat([panel.full_kld(head, a, b) for a, b in rows]).view(part.shape))
@@ -70,17 +70,17 @@ def compare_panel(out: Path, direction: Path, per_stratum: int | None) -> dict[s
     vectors, lean = directions.open_file(direction, loaded), Lean(loaded.model)
     cut = texts.cut(texts.load(), lambda text: loaded.tokenizer.encode(text, add_special_tokens=False), per_stratum=per_stratum)
     ids = torch.tensor([window.tokens[:-1] for window in cut])
-    base, once = timed(lambda: panel.stock(lean, ids))
-    _, entry = timed(lambda: base.entry(LAYERS[0]))
+    base, once = timed(lambda: panel.Base(loaded.model, cut, entries=[LAYERS[0]]))
+    old = base.base.hidden.view(*ids.shape, -1)
     ours, plain, worst = [], [], 0.0
-    for alpha in (1.0, 2.0)[:POINTS]:
+    for alpha in (1.0, 2.0):
         with edit.edited(loaded.model, EditSpec(direction=vectors.id, layers=LAYERS, alpha=alpha), vectors):
-            (kld, _, _), spent = timed(lambda: panel.measure(base, LAYERS[0]))
+            found, spent = timed(lambda: base.measure(LAYERS[0]))
             ours.append(spent)
-            full, spent = timed(lambda: plain_point(loaded, ids, base.hidden, lean.head))
+            full, spent = timed(lambda: plain_point(loaded, ids, old, lean.head))
             plain.append(spent)
-            say(f"alpha {alpha:g}: ours {ours[-1]}, plain {plain[-1]}, means {kld.mean():.7f} {full.mean():.7f}")
-            worst = max(worst, _worst(loaded, ids[:1], kld[:1], base.hidden[:1], lean.head))
+            say(f"alpha {alpha:g}: ours {ours[-1]}, plain {plain[-1]}, means {found.kld.mean():.7f} {full.mean():.7f}")
+            worst = max(worst, _worst(loaded, ids[:1], found.kld[:1], old[:1], lean.head))
     ratio = sum(each["cpu_s"] for each in plain) / sum(each["cpu_s"] for each in ours)
     minute = 60 * len(ours) / sum(each["cpu_s"] for each in ours)
     return {
@@ -88,7 +88,7 @@ def compare_panel(out: Path, direction: Path, per_stratum: int | None) -> dict[s
         "layers": "10-29",
         "ours": ours,
         "plain": plain,
-        "ours_once": {"stock": once, "entry": entry},
+        "ours_once": once,
         "ratio": round(ratio, 3),
         "points_per_cpu_minute": round(minute, 3),
         "worst_error_against_fp64": worst,

@@ -83,7 +83,7 @@ def rows(receipts: Sequence[Receipt], gates: Sequence[Gate] = GATES) -> list[Row
 def comparable(receipts: Sequence[Receipt]) -> None:
     """One model, one panel, the same held-out prompts and reply length. Raises InvalidMeasurement naming what differs."""
     for receipt in receipts[1:]:
-        for field, a, b in zip(("model", "panel", "prompts"), _basis(receipts[0]), _basis(receipt), strict=True):
+        for field, a, b in zip(("model", "panel", "prompts"), basis(receipts[0]), basis(receipt), strict=True):
             if a != b:
                 raise InvalidMeasurement(
                     f"receipts {receipts[0].id} and {receipt.id} differ in field {field}: they do not belong to one front\n"
@@ -91,7 +91,8 @@ def comparable(receipts: Sequence[Receipt]) -> None:
                 )
 
 
-def _basis(receipt: Receipt) -> tuple[object, object, object]:
+def basis(receipt: Receipt) -> tuple[object, object, object]:
+    """What points of one front have in common: model, panel, and prompts with their judge."""
     panel = (receipt.panel.texts_sha256, len(receipt.panel.windows))
     return receipt.model, panel, tuple((s.file_sha256, s.classifier, s.reply_tokens, len(s.edited)) for s in receipt.behaviour)
 

@@ -52,6 +52,7 @@ class LayerEdit(Value):
 class Window(Value):
     """Sums over the positions of one window, against the unedited model: nats, total variation, positions with the same first choice."""
 
+    name: str
     positions: int = pydantic.Field(gt=0)
     kld: float
     tv: float

@@ -120,6 +120,13 @@ class Run(Fact):
     health: Health
 
 
+class Migrated(Fact):
+    """Where a migrated receipt comes from: the seal of the original, and the derived fields whose value the present rules changed."""
+
+    from_seal: str = pydantic.Field(pattern=r"^sha256:[0-9a-f]{64}$")
+    changed: tuple[str, ...]
+
+
 class Payload(Fact):
     """A receipt without its seal."""
 
@@ -141,6 +148,7 @@ class Payload(Fact):
     runs: tuple[Run, ...]
     coherence: tuple[ProbeResult, ...] | None
     summary: Summary
+    migrated: Migrated | None = None
 
 
 class Receipt(Payload):

@@ -8,9 +8,11 @@ from typing import Any
 
 import pandas as pd
 
+from bench import grid as grids
 from bench.cells import Cell
 from bench.check import check
 from bench.errors import InvalidMeasurement
+from bench.grid import Grid
 from bench.receipt import Receipt, shown
 from bench.spread import Spread
 
@@ -118,16 +120,19 @@ def _of(spread: Spread | None, name: str) -> float | None:
     return None if spread is None else float(getattr(spread, name))
 
 
-def markdown(receipts: Sequence[Receipt]) -> str:
-    """The performance table, sorted by kit, phase, arm, lanes, depth and time."""
+def grid(receipts: Sequence[Receipt]) -> Grid:
+    """The performance table, sorted by kit, phase, arm, lanes, depth and time. Columns in brackets that are empty are left out."""
     if not receipts:
-        return "No valid receipt yet; `invoke bench` writes one."
+        return Grid(tuple(title for title in COLUMNS.values() if not title.startswith("[")), ())
     data = frame(receipts).sort_values(["kit", "phase", "arm", "lanes", "depth_tokens", "created_utc"], kind="stable")
     rows = [_cells(row) for row in data.to_dict("records")]
     used = [name for name, title in COLUMNS.items() if not title.startswith("[") or any(row[name] != "-" for row in rows)]
-    head = [COLUMNS[name].strip("[]") for name in used]
-    lines = [head, ["---"] * len(head), *([row[name] for name in used] for row in rows)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return Grid(tuple(COLUMNS[name].strip("[]") for name in used), tuple(tuple(row[name] for name in used) for row in rows))
+
+
+def markdown(receipts: Sequence[Receipt]) -> str:
+    """The performance table as markdown, or what to do where there is no receipt."""
+    return grids.markdown(grid(receipts)) if receipts else "No valid receipt yet; `invoke bench` writes one."
 
 
 def _text(value: Any, form: str = "{}", scale: float = 1) -> str:
@@ -145,9 +150,9 @@ def _cells(row: dict[Any, Any]) -> dict[str, str]:
     return {
         "date": str(row["created_utc"])[:10],
         "kit": _text(row["kit"]),
-        "model": _escaped(row["model"]),
+        "model": str(row["model"]),
         "phase": _text(row["phase"]),
-        "arm": _escaped(row["arm"]),
+        "arm": str(row["arm"]),
         "lanes": _text(row["lanes"]) if row["lanes"] > 1 else "-",
         "depth": _text(row["depth_tokens"], "{:.0f}"),
         "runs": _text(row["runs"]),
@@ -163,7 +168,3 @@ def _cells(row: dict[Any, Any]) -> dict[str, str]:
         "length": _text(row["acceptance_length"], "{:.2f}"),
         "receipt": _text(row["receipt"]),
     }
-
-
-def _escaped(text: Any) -> str:
-    return str(text).replace("|", "\\|")

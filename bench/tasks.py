@@ -17,6 +17,8 @@ from bench.phases.names import PHASES
 ROOT = Path(__file__).resolve().parent.parent
 RECEIPTS, FIGURES = ROOT / "results" / "receipts", ROOT / "results" / "figures"
 
+FOLDERS = {"kld": ROOT / "results" / "kld"}  # kinds of receipts with a folder of their own
+
 
 def _note(lines: str | Sequence[str]) -> None:
     print(lines if isinstance(lines, str) else "\n".join(lines), file=sys.stderr)
@@ -159,28 +161,11 @@ def ask(ctx: Any, flags: AskFlags) -> None:
 _PATHS = "receipts: files or folders (default results/receipts/)"
 
 
-def _paths(paths: str) -> list[Path]:
-    """The receipt files that a task's words name (see cli.adapt_invoke); default: those under results/receipts/."""
+def _paths(paths: str, kind: str | None = None) -> list[Path]:
+    """The receipt files that a task's words name (see cli.adapt_invoke); default: results/receipts/, or the kind's own."""
     from bench.receipt import find
 
-    return find([Path(word) for word in paths.splitlines()] or [RECEIPTS])
-
-
-@cli.task(name="check", help={"paths": _PATHS})
-def receipt_check(ctx: Any, paths: str = "") -> int:
-    """Recompute every figure of each receipt from its raw facts, and verify schema and seal; exit 3 when one is off."""
-    from bench.check import check
-    from bench.receipt import shown
-
-    bad = 0
-    for path in _paths(paths):
-        try:
-            receipt = check(path)
-            print(f"{shown(path)}: sound, {'valid' if receipt.valid else 'marked invalid'}")
-        except InvalidMeasurement as error:
-            print(f"error: {error}", file=sys.stderr)
-            bad += 1
-    return 3 if bad else 0
+    return find([Path(word) for word in paths.splitlines()] or [FOLDERS.get(kind or "", RECEIPTS)])
 
 
 @cli.task(name="schema")
@@ -191,18 +176,30 @@ def receipt_schema(ctx: Any) -> None:
     (ROOT / "bench" / "schema" / "receipt-v1.json").write_text(schema_text())
 
 
-@cli.task(help={"paths": _PATHS, "json": "rows with raw values"})
-def table(ctx: Any, paths: str = "", json: bool = False) -> None:
-    """The performance table as markdown, from receipts only; unsound or invalid ones are named and left out."""
+@cli.task(
+    help={
+        "paths": _PATHS,
+        "kind": "performance, comparison, ... (default: performance, then the figures of other tools if there are some)",
+        "format": "markdown, html or latex (default markdown)",
+        "json": "performance rows with raw values",
+    }
+)
+def table(ctx: Any, paths: str = "", kind: str | None = None, format: str = "markdown", json: bool = False) -> None:
+    """The table of one kind of receipts, from receipts only; unsound or invalid ones are named and left out."""
+    from bench import grid
     from bench import table as tables
+    from bench.kinds import registry, show
 
-    receipts, left_out = tables.load(_paths(paths))
-    for line in left_out:
+    word = cli.choice("kind", kind, registry.WORDS)
+    form = cli.choice("format", format, grid.FORMATS) or grid.FORMATS[0]
+    pile = registry.load(_paths(paths, word), [word] if word else ["performance", "foreign"])
+    for line in pile.left_out:
         _note(f"left out: {line}")
     if json:
+        receipts = [each.document for each in pile.of("performance")]
         print(jsonlib.dumps(jsonlib.loads(tables.frame(receipts).to_json(orient="records")), indent=2))
     else:
-        print(tables.markdown(receipts))
+        print(show.tables(pile, word, form))
 
 
 @cli.task(help={"paths": _PATHS, "format": "llama-benchy, llama-benchy-json, csv or vllm (default llama-benchy)"})

@@ -26,7 +26,9 @@ DOORS = {
     "uvloop": {"bench/lean.py"},
     "pandas": {"bench/table.py"},
     "matplotlib": {"bench/plot.py"},
-    "numpy": {"bench/calibration.py"},
+    "numpy": {"bench/calibration.py", "bench/kld/capture.py", "bench/kld/distance.py", "bench/kld/served.py", "bench/kld/inprocess.py"},
+    "torch": {"bench/kld/model.py", "bench/kld/head.py", "bench/kld/inprocess.py", "bench/kld/local.py"},
+    "transformers": {"bench/kld/model.py", "bench/kld/local.py"},
     "xllamacpp": {"cluster/engines/llama_server.py"},
 }
 

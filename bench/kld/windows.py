@@ -63,7 +63,7 @@ class Window:
 
 
 def load(folder: Path = FOLDER) -> Panel:
-    """The panel in `folder`. Raises InvalidMeasurement for a text that is missing or not the sealed one, BadRequest for a bad panel.toml."""
+    """The panel in `folder`. Raises InvalidMeasurement for a text that is missing or changed, BadRequest for a bad panel.toml."""
     path = folder / "panel.toml"
     try:
         plain = tomllib.loads(path.read_text(encoding="utf-8"))

@@ -35,7 +35,9 @@ def side(edited: str = "0001", stock: str = "1111", **changed: Any) -> Side:
 
 def panel(*means: float, **changed: Any) -> Panel:
     """Windows of 10 positions with these mean KLDs; 9 of 10 agree; total variation 0.05 at each."""
-    windows = tuple(Window(positions=10, kld=10 * m, tv=0.5 if m else 0.0, agree=9, kld_max=3 * m) for m in means)
+    windows = tuple(
+        Window(name=f"prose-{at}", positions=10, kld=10 * m, tv=0.5 if m else 0.0, agree=9, kld_max=3 * m) for at, m in enumerate(means)
+    )
     plain: dict[str, Any] = {"form": "statistics", "texts": "tiny", "texts_sha256": SHA, "windows": windows}
     return Panel(**{**plain, "median": 0.01, "p99": 0.2, "p999": 0.3, **changed})
 

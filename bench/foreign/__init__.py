@@ -1,0 +1,1 @@
+"""Figures that other tools measured, kept apart from receipts: unsealed, protocol named, shown beside ours and never mixed in."""
