@@ -58,7 +58,10 @@ class Bench:
 
 
 def prepare(loaded: Loaded, asks: Sequence[Ask], per_stratum: int | None, entries: Sequence[int], say: Callable[[str], None]) -> Bench:
-    """The unedited pass: panel statistics and answers; `entries`: the first layers of the edits to come. Raises BadRequest for an unknown classifier or an unfit model."""
+    """The unedited pass: panel statistics and answers. `entries`: the first layers of the edits to come.
+
+    Raises BadRequest for an unknown classifier or an unfit model.
+    """
     for ask in asks:
         if ask.classifier not in CLASSIFIERS:
             raise BadRequest(f"no classifier called {ask.classifier}\ntry: {', '.join(CLASSIFIERS)}")

@@ -13,10 +13,10 @@ from bench.kinds.registry import Card
 from bench.quality import AblationPoint
 
 NOTE = (
-    "KLD: KL(unedited || edited), nats per position of the sealed windows, full vocabulary, 95 % window bootstrap. First-token KLD is another quantity: the "
-    "first answer token of the chat prompts. 1 - TV: what sampled speculation with the unedited model as drafter would accept. Rates: share of held-out "
-    "prompts, Wilson 95 %; p: exact McNemar test against the unedited answers. Unsound: empty, repeating or degenerate answers. A front is "
-    "drawn inside one model, panel and prompt set only."
+    "KLD: KL(unedited || edited), nats per position of the sealed windows, full vocabulary, 95 % window bootstrap. First-token KLD is "
+    "another quantity: the first answer token of the chat prompts. 1 - TV: what sampled speculation with the unedited model as drafter "
+    "would accept. Rates: share of held-out prompts, Wilson 95 %; p: exact McNemar test against the unedited answers. Unsound: empty, "
+    "repeating or degenerate answers. A front is drawn inside one model, panel and prompt set only."
 )
 
 

@@ -37,6 +37,8 @@ from bench.sealed import write
 
 LAYERS = tuple(range(10, 30))
 PROMPTS, REPLY_TOKENS, GROUP = 16, 40, 4
+# what the model's own chat template puts in front when no system turn is given: heretic always gives one
+SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 
 
 def say(line: str) -> None:
@@ -139,7 +141,14 @@ def compare_replies(out: Path, direction: Path, python: Path) -> dict[str, Any]:
 
 def _heretic(python: Path, good: prompts.Prompts, bad: prompts.Prompts, vectors: edit.Vectors) -> dict[str, Any]:
     folder = converted(cache() / model.LOCAL, say)
-    job = {"model": str(folder), "good": good.texts, "bad": bad.texts, "reply_tokens": REPLY_TOKENS, "direction": vectors.tensor.tolist()}
+    job = {
+        "model": str(folder),
+        "system": SYSTEM,
+        "good": good.texts,
+        "bad": bad.texts,
+        "reply_tokens": REPLY_TOKENS,
+        "direction": vectors.tensor.tolist(),
+    }
     script = Path(__file__).with_name("measure_heretic.py")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run([str(python), str(script)], input=json.dumps(job), capture_output=True, text=True, env=environment)

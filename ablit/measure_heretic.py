@@ -1,14 +1,17 @@
 """heretic-llm's own trial, timed. Runs in an environment that has PyPI heretic-llm 1.4 and nothing of this project; called by measure.py.
 
-Reads {"model", "good", "bad", "reply_tokens", "direction"} on stdin; the last line of stdout is JSON. A trial is what heretic's
+Reads {"model", "system", "good", "bad", "reply_tokens", "direction"} on stdin; the last line of stdout is JSON. A trial is what heretic's
 objective does: reset, abliterate, first-token log-probabilities of the good prompts, answers to the bad ones.
 """
+
+from __future__ import annotations
 
 import contextlib
 import importlib.metadata
 import json
 import sys
 import time
+from typing import Any
 
 import torch
 
@@ -20,7 +23,7 @@ from heretic.model import AbliterationParameters, Model  # noqa: E402
 from heretic.utils import Prompt  # noqa: E402
 
 
-def trial(model, good, bad, base, directions, alpha):
+def trial(model: Any, good: Any, bad: Any, base: Any, directions: Any, alpha: float) -> dict[str, float]:
     """CPU and wall seconds of one trial, and its first-token KLD."""
     cpu, wall = time.process_time(), time.monotonic()
     flat = AbliterationParameters(max_weight=alpha, max_weight_position=19.5, min_weight=alpha, min_weight_distance=9.5)
@@ -38,7 +41,7 @@ def trial(model, good, bad, base, directions, alpha):
     }
 
 
-def main():
+def main() -> list[dict[str, float]]:
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     settings = Settings(
@@ -50,7 +53,7 @@ def main():
         row_normalization="none",
     )
     model = Model(settings)
-    good, bad = ([Prompt(system="", user=text) for text in job[side]] for side in ("good", "bad"))
+    good, bad = ([Prompt(system=job["system"], user=text) for text in job[side]] for side in ("good", "bad"))
     direction = torch.nn.functional.normalize(torch.tensor(job["direction"]), dim=0)
     directions = direction.expand(len(model.get_layers()) + 2, -1).contiguous()
     base = model.get_logprobs_batched(good)

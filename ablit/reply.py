@@ -30,7 +30,7 @@ class Chat:
 
     @property
     def length(self) -> int:
-        return self.prefix.shape[1] + self.ids.shape[1]
+        return int(self.prefix.shape[1] + self.ids.shape[1])
 
     def entry(self, layer: int, room: int) -> tuple[Tensor, Tensor, Memory]:
         """The residuals of prefix and rest entering `layer`, and a memory of its own for the caller, filled below that layer."""
