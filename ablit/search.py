@@ -41,10 +41,10 @@ def study_of(folder: Path, seed: int) -> Any:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         storage = JournalStorage(JournalFileBackend(str(folder / JOURNAL)))
-        sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True)
-        return optuna.create_study(
-            study_name="ablit", storage=storage, sampler=sampler, directions=["minimize", "minimize"], load_if_exists=True
-        )
+        study = optuna.create_study(study_name="ablit", storage=storage, directions=["minimize", "minimize"], load_if_exists=True)
+        # a sampler that starts from the same seed again would suggest the first trials again
+        study.sampler = optuna.samplers.TPESampler(seed=seed + len(study.trials), multivariate=True)
+        return study
     except (OSError, ValueError, KeyError) as error:
         raise BenchError(f"the search journal {folder / JOURNAL} cannot be used: {error}\ntry: another --out") from error
 
