@@ -83,6 +83,7 @@ def test_disk_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = (tmp_path / "a.json").read_bytes()
 
     def full(self: Path, text: str, encoding: str) -> int:
+        self.write_bytes(text.encode(encoding)[:50])
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_text", full)
