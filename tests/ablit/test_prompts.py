@@ -50,8 +50,8 @@ def test_sha256_is_of_the_file(tmp_path: Path) -> None:
 
 
 def test_duplicates_between_fit_and_held_out() -> None:
-    fit, held_out = prompts.Prompts("fit.txt", ("Explain  Rain.",), "0"), prompts.Prompts("held.txt", ("Hello", "explain rain."), "1")
-    with pytest.raises(BadRequest, match=r"held\.txt: held out, but the direction was fitted on it \(fit\.txt\): 'explain rain\.'"):
+    fit, held_out = prompts.Prompts("fit.txt", ("Explain  Rain.",), "0"), prompts.Prompts("held.txt", ("Hello", "EXPLAIN rain."), "1")
+    with pytest.raises(BadRequest, match=r"held\.txt: held out, but the direction was fitted on it \(fit\.txt\): 'EXPLAIN rain\.'"):
         prompts.apart([fit], [held_out])
     prompts.apart([fit], [prompts.Prompts("held.txt", ("Explain snow.",), "1")])
 
