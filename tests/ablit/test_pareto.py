@@ -56,7 +56,7 @@ def test_receipt_of_another_model_in_a_front() -> None:
 )
 def test_other_panel_or_prompts(field: str, changed: dict[str, object]) -> None:
     with pytest.raises(InvalidMeasurement, match=f"differ in field {field}"):
-        rows([sample(facts=panel(0.01)), sample(**{"facts": panel(0.01), **changed})])  # type: ignore[arg-type]
+        rows([sample(facts=panel(0.01)), sample(**{"facts": panel(0.01), **changed})])
 
 
 def test_load_names_what_it_leaves_out(tmp_path: Path) -> None:

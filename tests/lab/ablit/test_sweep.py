@@ -75,7 +75,8 @@ def test_interrupted_then_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_full_disk_keeps_the_finished_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, written = Path.write_text, []
+    real = Path.write_text
+    written: list[Path] = []
 
     def limited(self: Path, text: str, **options: str) -> int:
         if self.suffix == ".tmp" and len(written) >= 2:
