@@ -46,6 +46,13 @@ def peers(session: nox.Session) -> None:
 
 
 @nox.session
+def notebooks(session: nox.Session) -> None:
+    """Execute the notebooks on the committed receipts and export them as HTML; then their tests."""
+    _python(session, "invoke", "notebooks", "--out", "build/notebooks")
+    _python(session, "pytest", *(session.posargs or ["tests/notebooks"]))
+
+
+@nox.session
 def overlay(session: nox.Session) -> None:
     """The vLLM plugin, in real vLLM on the CPU (made at the first run: 3.5 GB); its types first."""
     _python(session, "mypy", "--config-file", "overlay/pyproject.toml", "overlay", "tests/overlay")

@@ -10,7 +10,7 @@ from bench.kinds import tasks as receipt_tasks
 from bench.kld import tasks as kld_tasks
 from bench.report import tasks as report_tasks
 from bench.why_slow import tasks as why_slow_tasks
-from cli import develop
+from cli import develop, notebooks
 from cluster import tasks as cluster_tasks
 from cluster.budget import tasks as budget_tasks
 from cluster.doctor import tasks as doctor_tasks
@@ -61,6 +61,8 @@ namespace = Collection(
     develop.test,
     develop.testbed,
     develop.lint,
+    notebooks.notebooks,
+    notebooks.jupyter,
     receipt=receipt,
     ablit=Collection("ablit", ablit_tasks.direction, ablit_tasks.evaluate, ablit_tasks.sweep),
     kld=kld,

@@ -38,7 +38,8 @@ class KldPoint:
 
 @dataclass(frozen=True)
 class AblationPoint:
-    """One edit beside its unedited twin. effect: change of the share of prompts that show the behaviour, with its interval.
+    """One edit beside its unedited twin. effect: share of prompts that showed the behaviour before less the share that show it after,
+    with its interval: positive where the edit works.
 
     kld: of the edited model to its twin, nats per token. control: a random direction of equal norm. prompts: judged ones.
     """

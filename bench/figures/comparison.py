@@ -15,11 +15,12 @@ from bench.figures.performance import WIDTH
 def change_figure(comparisons: Sequence[Comparison]) -> Figure:
     """One row per endpoint: the change of B against A in percent with its interval, and the margin as a band."""
     rows = [(found, endpoint) for found in comparisons for endpoint in found.endpoints]
-    figure, axes = style.axes_of(WIDTH, style.rows_height(len(rows)))
+    names = [_row_name(found, endpoint) for found, endpoint in rows]
+    figure, axes = style.axes_of(WIDTH, style.rows_height(names))
     for at, (found, endpoint) in enumerate(rows):
         _change(axes, at, endpoint, found.margin)
     axes.axvline(0, color=style.ink(), linewidth=1)
-    style.named_rows(axes, [_row_name(found, endpoint) for found, endpoint in rows])
+    style.named_rows(axes, names)
     axes.set_xlabel("change of B against A, percent")
     style.titled(figure, "Line = interval (arrow: open end), grey band = margin")
     return figure

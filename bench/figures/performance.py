@@ -49,7 +49,7 @@ class _Figure:
 
 def _by_receipt(receipts: Sequence[Receipt], what: _Figure) -> Figure:
     """One row per receipt: a point per run, a bar across at the median, a line from slowest to fastest."""
-    figure, axes = style.axes_of(WIDTH, style.rows_height(len(receipts)))
+    figure, axes = style.axes_of(WIDTH, style.rows_height(names(receipts)))
     for at, receipt in enumerate(receipts):
         _row(axes, at, [value * what.scale for value in what.of(receipt)], what.spread(receipt), what.scale)
     style.named_rows(axes, names(receipts))

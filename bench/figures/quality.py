@@ -19,10 +19,11 @@ _GB = 1e9
 
 def kld_figure(points: Sequence[KldPoint]) -> Figure:
     """One row per panel: the mean with its interval; a dotted line at the noise floor, where one is known. Published ones are hollow."""
-    figure, axes = style.axes_of(WIDTH, style.rows_height(len(points)))
+    names = [_kld_name(point) for point in points]
+    figure, axes = style.axes_of(WIDTH, style.rows_height(names))
     for at, point in enumerate(points):
         _kld_row(axes, at, point)
-    style.named_rows(axes, [_kld_name(point) for point in points])
+    style.named_rows(axes, names)
     style.up_from_zero(axes, "x", [point.high or point.mean for point in points])
     axes.set_xlabel("mean KLD, nats per token")
     style.titled(figure, "Filled = our receipt, hollow = published (another protocol), line = interval, dotted = noise floor")
@@ -78,7 +79,7 @@ def sweep_figure(points: Sequence[AblationPoint]) -> Figure:
     """Effect over layers x alpha as a heat map; each cell says its value. Controls are no part of it."""
     edited = [point for point in points if not point.control]
     layers, alphas = list(dict.fromkeys(point.layers for point in edited)), sorted({point.alpha for point in edited})
-    figure, axes = style.axes_of(WIDTH, style.rows_height(len(layers)) + 0.6)
+    figure, axes = style.axes_of(WIDTH, style.rows_height([f"{layer}\n" for layer in layers]) + 0.6)
     held = {(point.layers, point.alpha): point for point in edited}
     grid = [[held[key].effect if (key := (layer, alpha)) in held else float("nan") for alpha in alphas] for layer in layers]
     if not edited:
@@ -96,7 +97,7 @@ def sweep_figure(points: Sequence[AblationPoint]) -> Figure:
     axes.set_xlabel("alpha")
     axes.set_ylabel("layers")
     style.titled(figure, f"Effect against the unedited twin, n = {_prompts(edited)} prompts")
-    figure.colorbar(image, ax=axes, label="effect, share of prompts")
+    figure.colorbar(image, ax=axes, label="share of prompts changed")
     return figure
 
 
@@ -114,7 +115,7 @@ def pareto_figure(points: Sequence[AblationPoint]) -> Figure:
     axes.plot([point.kld for point in best], [point.effect for point in best], color=style.ink(), linewidth=1, label="front (means)")
     axes.axhline(0, color=style.muted(), linewidth=1)
     axes.set_xlabel("KLD to the unedited twin, nats per token")
-    axes.set_ylabel("effect, share of prompts")
+    axes.set_ylabel("effect, share of prompts changed")
     style.titled(figure, "Lines = intervals")
     if points:
         figure.legend(loc="outside lower left", ncols=1)

@@ -16,6 +16,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from cycler import cycler
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 Draw = Callable[[], Figure]
@@ -76,7 +77,7 @@ def themed(theme: Theme) -> Iterator[None]:
 def colour(at: int) -> str:
     """The colour of series `at` in the theme in force; from the seventh on they repeat, with another marker."""
     cycle = matplotlib.rcParams["axes.prop_cycle"].by_key()["color"]
-    return str(cycle[at % len(cycle)])
+    return to_hex(cycle[at % len(cycle)])
 
 
 def marker(at: int) -> str:
@@ -140,9 +141,10 @@ def up_from_zero(axes: Axes, axis: str, values: Sequence[float]) -> None:
     (axes.set_xlim if axis == "x" else axes.set_ylim)(0, top)
 
 
-def rows_height(rows: int) -> float:
-    """Inches for a figure of one row per name; a name has three lines."""
-    return 1.2 + 0.58 * max(rows, 2)
+def rows_height(names: Sequence[str]) -> float:
+    """Inches for a figure of one row per name, names of several lines included."""
+    lines = max((name.count("\n") + 1 for name in names), default=1)
+    return 1.1 + (0.12 + 0.165 * lines) * max(len(names), 2)
 
 
 def named_rows(axes: Axes, names: Sequence[str]) -> None:

@@ -98,9 +98,8 @@ def points(receipts: Sequence[Receipt]) -> list[KldPoint]:
 
 def strata(receipt: Receipt) -> Grid:
     """One comparison by stratum and by the reference's confidence."""
-    rows = [
-        (row.name, f"{row.positions:,}", f"{row.mean:.6f}", f"{row.max:.4f}", f"{row.top1_agreement:.4f}") for row in receipt.summary.strata
-    ]
+    found = receipt.summary
+    rows = [(row.name, f"{row.positions:,}", f"{row.mean:.6f}", f"{row.max:.4f}", f"{row.top1_agreement:.4f}") for row in found.strata]
     for bucket in found.buckets:
         mean, agreement = ("-" if value is None else f"{value:.4f}" for value in (bucket.mean, bucket.top1_agreement))
         rows.append((f"confidence from {bucket.low:g}", f"{bucket.positions:,}", mean, "-", agreement))

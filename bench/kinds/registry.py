@@ -6,8 +6,8 @@ costs nothing and a kind may need packages that others do not.
 
 from __future__ import annotations
 
-import importlib
 import json
+import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -115,8 +115,7 @@ WORDS = tuple(kind.word for kind in KINDS)
 
 def call(function: str) -> Callable[..., Any]:
     """The function named `module:function`."""
-    module, _, name = function.partition(":")
-    found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    found: Callable[..., Any] = pkgutil.resolve_name(function)
     return found
 
 

@@ -225,7 +225,7 @@ def as_top_k(capture: Capture, k: int) -> Capture:
 def _cropped(capture: Capture, k: int) -> Capture:
     have = capture.meta.k or 0
     if k > have:
-        raise BadRequest(f"the capture of {capture.meta.model} holds the {have} most likely tokens, not {k}\ntry: --k {have}")
+        raise BadRequest(f"the capture of {capture.meta.model} holds the {have} most likely tokens, not {k}\ntry: --top-k {have}")
     return _top_k(capture, k, capture.arrays["ids"][..., :k], capture.arrays["logprobs"][..., :k])
 
 

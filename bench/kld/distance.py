@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from bench.errors import InvalidMeasurement
 from bench.kld.capture import Array, Capture, log_softmax, logits
-from bench.kld.positions import BUCKETS, Positions, micronats
+from bench.kld.positions import Positions, bucket_of, micronats
 
 LOST_K = 20  # the reference's most likely token is lost when it is not among the candidate's so many most likely
 _ROWS = 64
@@ -42,9 +42,8 @@ def positions(reference: Capture, candidate: Capture, say: Callable[[int], None]
     found = []
     for window in range(len(reference.meta.windows)):
         kld, agree, lost, confidence = each(reference, candidate, window)
-        bucket = np.searchsorted(np.array(BUCKETS), confidence, side="right") - 1
-        flags = (agree.tolist(), lost.tolist(), np.maximum(bucket, 0).tolist())
-        found.append(Positions(micronats(kld.tolist()), tuple(flags[0]), tuple(flags[1]), tuple(flags[2])))
+        buckets = tuple(bucket_of(each) for each in confidence.tolist())
+        found.append(Positions(micronats(kld.tolist()), tuple(agree.tolist()), tuple(lost.tolist()), buckets))
         say(window)
     return tuple(found)
 

@@ -50,8 +50,8 @@ def micronats(nats: Iterable[float]) -> tuple[int, ...]:
 
 
 def bucket_of(confidence: float) -> int:
-    """The index of the last of BUCKETS that is not above `confidence`."""
-    return max(index for index, low in enumerate(BUCKETS) if confidence >= low)
+    """The index of the last of BUCKETS that is not above `confidence`, which is rounded to six decimals."""
+    return max(index for index, low in enumerate(BUCKETS) if round(confidence, 6) >= low)
 
 
 def packed(positions: Positions) -> dict[str, str]:

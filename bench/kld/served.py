@@ -97,7 +97,7 @@ def _parts_folder(out: Path, key: str) -> Path:
     except OSError as error:
         raise BenchError(f"{shown(folder)} cannot be made: {error}\ntry: another --out") from error
     if mark.read_text() != key:
-        hint = "the same server, model, --k, --edit and windows; or remove it"
+        hint = "the same server, model, --top-k, --edit and windows; or remove it"
         raise BadRequest(f"{shown(folder)} holds the windows of another, unfinished capture\ntry: {hint}")
     return folder
 
@@ -181,6 +181,6 @@ def _refused(url: str, code: int, text: str) -> BenchError:
     with contextlib.suppress(ValueError, AttributeError):
         plain = json.loads(text)
         text = str((plain.get("error") or plain).get("message", text))
-    hint = "try: a smaller --k, or start the server with a larger --max-logprobs" if "logprobs" in text else "try: invoke status"
+    hint = "try: a smaller --top-k, or start the server with a larger --max-logprobs" if "logprobs" in text else "try: invoke status"
     line = f"{url}: HTTP {code}: {text.strip()[:400]}\n{hint}"
     return BadRequest(line) if 400 <= code < 500 else BenchError(line)

@@ -31,7 +31,7 @@ class CaptureFlags:
     base_url: str | None = cli.flag("served: a vLLM server's URL (default: that of the running kit)")
     model: str | None = cli.flag("served: model id to name (default: the one the server lists)")
     kit: str | None = cli.flag("served: the running kit to ask (default: KIT, else local)")
-    k: int = cli.flag("served: how many of the most likely tokens; vLLM's --max-logprobs is 20", 20, kind="whole", low=1, high=1000)
+    top_k: int = cli.flag("served: how many of the most likely tokens; vLLM's --max-logprobs is 20", 20, kind="whole", low=1, high=1000)
     edit: str = cli.flag("a word for what was done to the weights", "stock")
     trial: int | None = cli.flag("windows of each stratum, for a trial (default: all)", kind="whole", low=1)
 
@@ -75,7 +75,7 @@ def _served(flags: CaptureFlags) -> int:
     from bench.kld import served
 
     base_url, key, model = _server(flags)
-    question = served.Question(base_url, model, key, k=flags.k, edit=flags.edit, dtype=flags.dtype, per_stratum=flags.trial)
+    question = served.Question(base_url, model, key, k=flags.top_k, edit=flags.edit, dtype=flags.dtype, per_stratum=flags.trial)
     out = _out(flags, model or "served")
     try:
         served.capture(question, out, _say)

@@ -26,13 +26,14 @@ def table(grid: Grid, name: str) -> str:
 
 def figure(draw: Draw, name: str, caption: str) -> str:
     """The figure in both themes, inside the page; the reader's own setting chooses."""
-    light, dark = (_uri(svg(draw, theme)) for theme in (LIGHT, DARK))
+    light, dark = (uri(svg(draw, theme)) for theme in (LIGHT, DARK))
     source = f'<source srcset="{dark}" media="(prefers-color-scheme: dark)">'
     image = f'<img src="{light}" alt="{escape(f"{name}. {caption}")}">'
     return f"<figure><picture>{source}{image}</picture><figcaption><b>{escape(name)}.</b> {escape(caption)}</figcaption></figure>"
 
 
-def _uri(data: bytes) -> str:
+def uri(data: bytes) -> str:
+    """The SVG as an address that holds it."""
     return f"data:image/svg+xml;base64,{base64.b64encode(data).decode()}"
 
 

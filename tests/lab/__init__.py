@@ -1,0 +1,1 @@
+"""What needs torch: runs in the lab environment (nox -s lab)."""

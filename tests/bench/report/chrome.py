@@ -126,3 +126,16 @@ async def _port(profile: Path, process: asyncio.subprocess.Process) -> int:
         assert process.returncode is None, f"Chromium ended with {process.returncode} before it listened"
         await asyncio.sleep(0.1)
     raise AssertionError(f"Chromium did not listen within {_START_S} s")
+
+
+def install() -> None:
+    """Make sure that there is one: Debian's package, as root. Does nothing where one is in PATH."""
+    if program() is None:
+        from tests.testbed.packages import install_packages
+
+        install_packages(docker=False, extra=("chromium",))
+    print(program() or HOW)
+
+
+if __name__ == "__main__":
+    install()
