@@ -3,6 +3,7 @@
 from invoke import Collection
 
 import cli
+from ablit import tasks as ablit_tasks
 from bench import tasks as bench_tasks
 from bench.compare import tasks as compare_tasks
 from bench.kinds import tasks as receipt_tasks
@@ -63,5 +64,6 @@ namespace = Collection(
     notebooks.notebooks,
     notebooks.jupyter,
     receipt=receipt,
+    ablit=Collection("ablit", ablit_tasks.direction, ablit_tasks.evaluate, ablit_tasks.sweep),
     kld=kld,
 )

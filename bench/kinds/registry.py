@@ -99,6 +99,16 @@ KINDS = (
         "bench.kinds.kld:block",
         "bench.kinds.kld:points",
     ),
+    Kind(
+        "spark-lab/ablation/v1",
+        "ablation",
+        "Ablation",
+        "ablit.receipt:check",
+        "ablit.kind:card",
+        "ablit.kind:grid",
+        "ablit.kind:block",
+        "ablit.kind:points",
+    ),
 )
 WORDS = tuple(kind.word for kind in KINDS)
 

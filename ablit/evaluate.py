@@ -1,0 +1,148 @@
+"""One point: edit, measure panel and behaviour beside the unedited model, write down the facts."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from ablit import panel, reply
+from ablit.classify import CLASSIFIERS, Answer, coherence
+from ablit.edit import Vectors, edited
+from ablit.lean import Lean
+from ablit.model import Loaded
+from ablit.prompts import Prompts
+from ablit.provenance import tool
+from ablit.receipt import LayerEdit, Payload, Receipt, Side, problems, seal, summarize
+from ablit.receipt import Panel as PanelFacts
+from ablit.spec import EditSpec
+from bench.errors import BadRequest, InvalidMeasurement
+from bench.kld import windows as texts
+
+SAMPLES = 3
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Held-out prompts, the classifier that judges their answers, and the longest answer."""
+
+    prompts: Prompts
+    classifier: str
+    reply_tokens: int = 40
+
+
+@dataclass
+class _StockSide:
+    """The unedited model's answers to one Ask."""
+
+    ask: Ask
+    asked: reply.Chat
+    state: torch.Tensor
+    answers: list[Answer]
+
+
+@dataclass
+class Bench:
+    """A loaded model with its unedited pass done once: every point is compared with that."""
+
+    loaded: Loaded
+    base: panel.Base
+    windows: tuple[texts.Window, ...]
+    sides: list[_StockSide]
+    texts: str
+    cpu_s: dict[str, float] = field(default_factory=dict)
+
+
+def prepare(loaded: Loaded, asks: Sequence[Ask], per_stratum: int | None, entries: Sequence[int], say: Callable[[str], None]) -> Bench:
+    """The unedited pass: panel statistics and answers. `entries`: the first layers of the edits to come.
+
+    Raises BadRequest for an unknown classifier or an unfit model.
+    """
+    for ask in asks:
+        if ask.classifier not in CLASSIFIERS:
+            raise BadRequest(f"no classifier called {ask.classifier}\ntry: {', '.join(CLASSIFIERS)}")
+    started, lean = time.process_time(), Lean(loaded.model)
+    sealed = texts.load()
+    cut = texts.cut(sealed, lambda text: loaded.tokenizer.encode(text, add_special_tokens=False), per_stratum=per_stratum)
+    say(f"unedited model: {sum(window.positions for window in cut):,} positions of panel {sealed.name}")
+    base = panel.Base(loaded.model, cut, entries=sorted(set(entries)))
+    halfway = time.process_time()
+    sides = []
+    for ask in asks:
+        say(f"unedited model: {len(ask.prompts.texts)} answers to {ask.prompts.name}")
+        asked = reply.chat(lean, loaded.tokenizer, ask.prompts.texts, loaded.ends)
+        sides.append(_StockSide(ask, asked, *reply.answers(asked, 0, ask.reply_tokens)))
+    spent = {"stock_panel": halfway - started, "stock_behaviour": time.process_time() - halfway}
+    return Bench(loaded, base, cut, sides, f"{sealed.name} {sealed.sha256[:12]}", spent)
+
+
+def point(bench: Bench, spec: EditSpec, vectors: Vectors) -> Receipt:
+    """Measure one edit; the model is unedited again afterwards. Raises BadRequest, InvalidMeasurement."""
+    first = min(spec.layers)
+    started = time.process_time()
+    with edited(bench.loaded.model, spec, vectors) as edits:
+        applied = time.process_time()
+        distances = bench.base.measure(first)
+        halfway = time.process_time()
+        behaviour = tuple(_side(side, first) for side in bench.sides)
+    spent = {"edit": applied - started, "panel": halfway - applied, "behaviour": time.process_time() - halfway}
+    facts = panel.facts(distances, bench.texts, bench.windows)
+    return _sealed(bench, spec, vectors, edits, facts, behaviour, {name: round(value, 3) for name, value in spent.items()})
+
+
+def _sealed(
+    bench: Bench,
+    spec: EditSpec,
+    vectors: Vectors,
+    edits: tuple[LayerEdit, ...],
+    facts: PanelFacts,
+    behaviour: tuple[Side, ...],
+    spent: dict[str, float],
+) -> Receipt:
+    control = "twin" if spec.is_null else "random" if spec.direction.startswith("random-") else None
+    payload = Payload(
+        id=identity(bench, spec),
+        created_utc=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        tool=tool(),
+        model=bench.loaded.facts,
+        direction=vectors.facts,
+        spec=spec,
+        control=control,
+        edits=edits,
+        panel=facts,
+        behaviour=behaviour,
+        cpu_s=spent,
+        summary=summarize(facts, behaviour),
+    )
+    if wrong := problems(payload):
+        raise InvalidMeasurement(f"point {payload.id}: {'; '.join(wrong)}")
+    return seal(payload)
+
+
+def identity(bench: Bench, spec: EditSpec) -> str:
+    """Twelve hex digits: the same model, panel, prompts and edit give the same; a finished point is found again by it."""
+    parts = [bench.loaded.facts.sha256, bench.loaded.facts.dtype, panel.texts_sha256(bench.windows), spec.id]
+    parts += [f"{s.ask.prompts.sha256} {len(s.ask.prompts.texts)} {s.ask.classifier} {s.ask.reply_tokens}" for s in bench.sides]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
+
+
+def _side(side: _StockSide, first: int) -> Side:
+    state, answers = reply.answers(side.asked, first, side.ask.reply_tokens)
+    judge = CLASSIFIERS[side.ask.classifier]
+    return Side(
+        file=side.ask.prompts.name,
+        file_sha256=side.ask.prompts.sha256,
+        classifier=side.ask.classifier,
+        reply_tokens=side.ask.reply_tokens,
+        stock="".join("01"[judge(answer)] for answer in side.answers),
+        edited="".join("01"[judge(answer)] for answer in answers),
+        stock_soundness="".join(coherence(answer)[0] for answer in side.answers),
+        soundness="".join(coherence(answer)[0] for answer in answers),
+        first_kld=tuple(round(value, 6) for value in panel.full_kld(side.asked.lean.head, side.state, state).tolist()),
+        answers_sha256=hashlib.sha256("\0".join(answer.text for answer in answers).encode()).hexdigest(),
+        samples=tuple(answer.text[:200] for answer in answers[:SAMPLES]),
+    )

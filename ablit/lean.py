@@ -1,0 +1,136 @@
+"""The forward pass of a Llama-family model over its own weights, cut where the lab needs it.
+
+transformers runs whole models; here a pass may begin at any layer with the residual that enters it
+(what lies below an edit is computed once), keeps keys and values in one buffer, and drops finished rows.
+The figures are transformers' own up to rounding; a test compares them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from bench.errors import BadRequest
+
+
+@dataclass
+class Memory:
+    """Keys and values of all layers, [rows, kv heads, room, head], of which the first `used` positions are filled.
+
+    The first `prefix` positions are the same text in every row; from there to `start` [rows] a row has padding, which nobody sees.
+    """
+
+    keys: list[Tensor]
+    values: list[Tensor]
+    start: Tensor
+    prefix: int = 0
+    used: int = 0
+
+    def keep(self, rows: Tensor) -> None:
+        """Drop all rows but these."""
+        self.keys = [each[rows] for each in self.keys]
+        self.values = [each[rows] for each in self.values]
+        self.start = self.start[rows]
+
+
+class Lean:
+    """`model`: a transformers LlamaForCausalLM without biases; its weights are used in place, so an edit of them is seen at once."""
+
+    def __init__(self, model: Any) -> None:
+        config = model.config
+        if why := unsupported(model):
+            raise BadRequest(f"{config.model_type} cannot be swept here: {why}\ntry: a Llama-family model, or --kit for a served one")
+        self.layers = list(model.model.layers)
+        self.embedding: Tensor = model.model.embed_tokens.weight
+        self.norm: Tensor = model.model.norm.weight
+        # the head is always fp32: logits rounded to bf16 move single positions by 0.2 nats
+        self.head: Tensor = model.lm_head.weight.detach().float()
+        self.eps = float(config.rms_norm_eps)
+        self.heads, self.kv = int(config.num_attention_heads), int(config.num_key_value_heads)
+        self.size = int(getattr(config, "head_dim", None) or config.hidden_size // self.heads)
+        self.frequency: Tensor = model.model.rotary_emb.inv_freq.float()
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """[rows, time] -> [rows, time, hidden]."""
+        return functional.embedding(ids, self.embedding)
+
+    def rotation(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosine and sine [rows, 1, time, head] for positions [rows, time], computed in fp32."""
+        angle = torch.cat([positions.unsqueeze(-1).float() * self.frequency] * 2, dim=-1).unsqueeze(1)
+        return angle.cos().to(self.embedding.dtype), angle.sin().to(self.embedding.dtype)
+
+    def memory(self, room: int, start: Tensor, prefix: int = 0) -> Memory:
+        shape = (len(start), self.kv, room, self.size)
+        empty = [torch.zeros(shape, dtype=self.embedding.dtype) for _ in range(2 * len(self.layers))]
+        return Memory(empty[::2], empty[1::2], start, prefix)
+
+    def window(self, x: Tensor, first: int, last: int) -> Tensor:
+        """Whole texts: the residual [rows, time, hidden] that enters layer `first` -> the one that leaves layer `last` - 1."""
+        turn = self.rotation(torch.arange(x.shape[1]).unsqueeze(0))
+        for layer in self.layers[first:last]:
+            q, k, v = self._qkv(layer, x, turn)
+            x = self._rest(layer, x, functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True))
+        return x
+
+    def step(self, x: Tensor, first: int, memory: Memory, last: int | None = None) -> Tensor:
+        """More positions: x [rows, time, hidden] enters layer `first` at memory.used; fills the layers up to `last`.
+
+        The prefix may be given as one row, which then stands for all. The caller moves memory.used when every layer has been filled.
+        """
+        rows, time = x.shape[:2]
+        used, end, start = memory.used, memory.used + time, memory.start[:rows]
+        spots, seen = torch.arange(used, end), torch.arange(end).view(1, 1, 1, -1)
+        late = spots >= memory.prefix
+        turn = self.rotation(torch.where(late, (spots - start.unsqueeze(1) + memory.prefix).clamp(min=0), spots.expand(rows, -1)))
+        mask = (seen <= spots.view(1, 1, -1, 1)) & ((seen < memory.prefix) | (seen >= start.view(-1, 1, 1, 1)))
+        mask = mask | (seen == spots.view(1, 1, -1, 1))  # padding sees itself: a row without any key gives NaN
+        for number, layer in enumerate(self.layers[first:last], first):
+            q, k, v = self._qkv(layer, x, turn)
+            memory.keys[number][:, :, used:end] = k
+            memory.values[number][:, :, used:end] = v
+            k, v = memory.keys[number][:rows, :, :end], memory.values[number][:rows, :, :end]
+            x = self._rest(layer, x, functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True))
+        return x
+
+    def final(self, x: Tensor) -> Tensor:
+        """The normed hidden state that the head reads, fp32."""
+        return self._rms(x, self.norm).float()
+
+    def _rms(self, x: Tensor, weight: Tensor) -> Tensor:
+        wide = x.float()
+        return weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)).to(x.dtype)
+
+    def _qkv(self, layer: Any, x: Tensor, turn: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        at, y = layer.self_attn, self._rms(x, layer.input_layernorm.weight)
+        rows, time = y.shape[:2]
+        q, k, v = (
+            functional.linear(y, each.weight).view(rows, time, -1, self.size).transpose(1, 2) for each in (at.q_proj, at.k_proj, at.v_proj)
+        )
+        return _turned(q, *turn), _turned(k, *turn), v
+
+    def _rest(self, layer: Any, x: Tensor, attended: Tensor) -> Tensor:
+        x = x + functional.linear(attended.transpose(1, 2).flatten(2), layer.self_attn.o_proj.weight)
+        y, mlp = self._rms(x, layer.post_attention_layernorm.weight), layer.mlp
+        gated = functional.silu(functional.linear(y, mlp.gate_proj.weight)) * functional.linear(y, mlp.up_proj.weight)
+        return x + functional.linear(gated, mlp.down_proj.weight)
+
+
+def _turned(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    half = x.shape[-1] // 2
+    return x * cosine + torch.cat([-x[..., half:], x[..., :half]], dim=-1) * sine
+
+
+def unsupported(model: Any) -> str | None:
+    """Why the lean pass does not fit the model; None when it does."""
+    config = model.config
+    if config.model_type != "llama":
+        return f"the lean pass knows the Llama family, not {config.model_type}"
+    if (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default") != "default":
+        return "its rotary embedding is scaled"
+    if any(name.endswith(".bias") for name, _ in model.named_parameters()):
+        return "it has biases"
+    return None

@@ -1,0 +1,76 @@
+"""Prompt files: UTF-8, one prompt a line; lines that begin with # and empty ones do not count. Pure but for `read`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.errors import BadRequest
+
+FOLDER = Path(__file__).resolve().parent / "prompts"
+# behaviour -> (side that asks for it, side that asks for its opposite)
+PAIRS = {"brief": ("brief", "long"), "casual": ("casual", "formal"), "hedged": ("hedged", "direct")}
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """A file's prompts in order; sha256 of the file's bytes."""
+
+    name: str
+    texts: tuple[str, ...]
+    sha256: str
+
+    def first(self, count: int | None) -> Prompts:
+        """The first `count`, of the same file; all of them for None. Raises BadRequest when there are fewer."""
+        if count is not None and not 1 <= count <= len(self.texts):
+            raise BadRequest(f"{self.name} has {len(self.texts)} prompts: {count} cannot be taken\ntry: 1 to {len(self.texts)}")
+        return Prompts(self.name, self.texts[:count], self.sha256)
+
+
+def normal(text: str) -> str:
+    """Two prompts with the same normal form count as the same: case and blanks do not tell them apart."""
+    return " ".join(text.split()).casefold()
+
+
+def read(path: Path) -> Prompts:
+    """Raises BadRequest: not readable, no prompt in it, or one that is there twice."""
+    try:
+        content = path.read_bytes()
+        lines = [line.strip() for line in content.decode("utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadRequest(f"prompt file {path} cannot be read: {error}\ntry: a UTF-8 text file, one prompt a line") from error
+    texts = tuple(line for line in lines if line and not line.startswith("#"))
+    if not texts:
+        raise BadRequest(f"prompt file {path} has no prompt\ntry: one prompt a line")
+    if twice := repeated(texts):
+        raise BadRequest(f"prompt file {path} has a prompt twice: {twice!r}\ntry: remove one")
+    return Prompts(path.name, texts, hashlib.sha256(content).hexdigest())
+
+
+def repeated(texts: Iterable[str]) -> str | None:
+    """The first text whose normal form came before."""
+    seen: set[str] = set()
+    for text in texts:
+        if normal(text) in seen:
+            return text
+        seen.add(normal(text))
+    return None
+
+
+def apart(fit: Iterable[Prompts], held_out: Iterable[Prompts]) -> None:
+    """Raises BadRequest when a held-out prompt is one that the direction was fitted on: its effect would be no evidence."""
+    fitted = {normal(text): prompts.name for prompts in fit for text in prompts.texts}
+    for prompts in held_out:
+        for text in prompts.texts:
+            if normal(text) in fitted:
+                raise BadRequest(
+                    f"{prompts.name}: held out, but the direction was fitted on it ({fitted[normal(text)]}): {text!r}\n"
+                    "try: prompts on other topics"
+                )
+
+
+def shipped(side: str, split: str) -> Prompts:
+    """A file of ours: side brief, long, casual, formal, hedged or direct; split fit or held-out."""
+    return read(FOLDER / f"{side}.{split}.txt")

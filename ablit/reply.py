@@ -1,0 +1,103 @@
+"""Greedy answers of many prompts at once, and the state that gives the first token, in one pass."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ablit.classify import Answer
+from ablit.lean import Lean, Memory
+
+
+@dataclass
+class Chat:
+    """Prompts in the model's chat form. What all begin with (the chat template's first turn) is `prefix` [1, time] and computed once;
+    the rest is `ids` [rows, time], left-padded. `start`: at which position of the whole a row's rest begins; `entries` as in panel.Stock.
+    """
+
+    lean: Lean
+    tokenizer: Any
+    prefix: Tensor
+    ids: Tensor
+    start: Tensor
+    ends: frozenset[int]
+    entries: dict[int, tuple[Tensor, Tensor, Memory]] = field(default_factory=dict)
+
+    @property
+    def length(self) -> int:
+        return int(self.prefix.shape[1] + self.ids.shape[1])
+
+    def entry(self, layer: int, room: int) -> tuple[Tensor, Tensor, Memory]:
+        """The residuals of prefix and rest entering `layer`, and a memory of its own for the caller, filled below that layer."""
+        if layer not in self.entries or self.entries[layer][2].keys[0].shape[2] < self.length + room:
+            memory = self.lean.memory(self.length + room, self.start, self.prefix.shape[1])
+            prefix, rest = self.through(self.lean.embed(self.prefix), self.lean.embed(self.ids), memory, 0, layer)
+            self.entries[layer] = prefix, rest, memory
+        prefix, rest, memory = self.entries[layer]
+        copied = Memory([k.clone() for k in memory.keys], [v.clone() for v in memory.values], memory.start, memory.prefix)
+        return prefix, rest, copied
+
+    def through(self, prefix: Tensor, rest: Tensor, memory: Memory, first: int, last: int | None) -> tuple[Tensor, Tensor]:
+        """Both through layers first to `last` - 1; memory.used is 0 before and after."""
+        if prefix.shape[1]:
+            prefix = self.lean.step(prefix, first, memory, last)
+        memory.used = prefix.shape[1]
+        rest = self.lean.step(rest, first, memory, last)
+        memory.used = 0
+        return prefix, rest
+
+
+def chat(lean: Lean, tokenizer: Any, prompts: Sequence[str], ends: frozenset[int]) -> Chat:
+    def form(prompt: str) -> list[int]:
+        turn = [{"role": "user", "content": prompt}]
+        return list(tokenizer.apply_chat_template(turn, add_generation_prompt=True, tokenize=True, return_dict=False))
+
+    rows = [form(prompt) for prompt in prompts]
+    # each row keeps a token of its own, and the state before the answer is that of its last one
+    shared = sum(1 for _ in itertools.takewhile(lambda column: len(set(column)) == 1, zip(*(row[:-1] for row in rows), strict=False)))
+    time = max(map(len, rows)) - shared
+    ids = torch.tensor([[0] * (time - len(row) + shared) + row[shared:] for row in rows])
+    start = torch.tensor([time + 2 * shared - len(row) for row in rows])
+    return Chat(lean, tokenizer, torch.tensor([rows[0][:shared]], dtype=torch.int64), ids, start, ends)
+
+
+def begun(asked: Chat, first: int, room: int) -> tuple[Tensor, Memory]:
+    """The model as it is now, when layers below `first` are unedited: normed state [rows, hidden] before the first answer token, and the
+    memory to go on with."""
+    prefix, rest, memory = asked.entry(first, room)
+    _, rest = asked.through(prefix, rest, memory, first, None)
+    memory.used = asked.length
+    return asked.lean.final(rest[:, -1]), memory
+
+
+def answers(asked: Chat, first: int, length: int) -> tuple[Tensor, list[Answer]]:
+    """As `begun`: the state before the first token, and the greedy answers of at most `length` tokens.
+
+    Rows that ended leave the batch, so a short answer costs little.
+    """
+    lean, (state, memory) = asked.lean, begun(asked, first, length)
+    said: list[list[int]] = [[] for _ in asked.ids]
+    rows, now = torch.arange(len(said)), (state @ lean.head.T).argmax(1)
+    for spoken in range(1, length + 1):
+        for row, token in zip(rows.tolist(), now.tolist(), strict=True):
+            said[row].append(token)
+        alive = torch.tensor([token not in asked.ends for token in now.tolist()])
+        if spoken == length or not alive.any():
+            break
+        if not alive.all():
+            rows, now = rows[alive], now[alive]
+            memory.keep(alive)
+        x = lean.step(lean.embed(now.unsqueeze(1)), 0, memory)
+        memory.used += 1
+        now = (lean.final(x[:, -1]) @ lean.head.T).argmax(1)
+    return state, [_answer(asked, tokens) for tokens in said]
+
+
+def _answer(asked: Chat, tokens: list[int]) -> Answer:
+    text = asked.tokenizer.decode(tokens, skip_special_tokens=True)
+    return Answer(text, tokens[-1] in asked.ends, len(tokens))

@@ -1,0 +1,75 @@
+"""What is edited and how strongly: values only. The arithmetic is the overlay's (vllm_glm_exl3.ablation.formula)."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import pydantic
+
+from bench.errors import BadRequest
+from bench.receipt import canonical
+
+Target = Literal["o_proj", "down_proj"]
+
+
+class Value(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Kernel(Value):
+    """Alpha by layer: x in a straight line to `floor` times it at a distance of `reach` layers, zero beyond."""
+
+    peak: float
+    reach: float = pydantic.Field(gt=0)
+    floor: float = pydantic.Field(ge=0, le=1)
+
+    def weight(self, layer: int) -> float:
+        away = abs(layer - self.peak) / self.reach
+        return 0.0 if away > 1 else 1 - away * (1 - self.floor)
+
+
+class EditSpec(Value):
+    """`direction`: sha256 of its file, or "random-SEED" for a control; `layers`: which, in order, each once."""
+
+    direction: str
+    layers: tuple[int, ...] = pydantic.Field(min_length=1)
+    alpha: float = pydantic.Field(ge=0)
+    kernel: Kernel | None = None
+    targets: tuple[Target, ...] = ("o_proj",)
+
+    def alpha_of(self, layer: int) -> float:
+        return self.alpha * (self.kernel.weight(layer) if self.kernel else 1.0)
+
+    @property
+    def is_null(self) -> bool:
+        return all(self.alpha_of(layer) == 0 for layer in self.layers)
+
+    @property
+    def id(self) -> str:
+        """Twelve hex digits of the spec's content."""
+        return hashlib.sha256(canonical(self.model_dump(mode="json")).encode()).hexdigest()[:12]
+
+
+def alphas(text: str) -> tuple[float, ...]:
+    """`0,1,2.5`. Raises BadRequest unless all are finite and at least 0."""
+    try:
+        found = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise BadRequest(f"--alphas is {text!r}: numbers are wanted\ntry: 0,1,2,3") from None
+    if not all(math.isfinite(value) and value >= 0 for value in found):
+        raise BadRequest(f"--alphas is {text!r}: an alpha is finite and at least 0\ntry: 0,1,2,3")
+    return found
+
+
+def shown(numbers: Sequence[int]) -> str:
+    """(1, 2, 3, 7) -> `1-3,7`."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ",".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)

@@ -1,0 +1,52 @@
+"""Ablation receipts as a markdown table. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ablit.pareto import Row
+from ablit.receipt import Receipt
+from ablit.spec import shown
+
+COLUMNS = (
+    "direction", "layers", "alpha", "1 - alpha", "KLD, nats (95 %)", "p99", "first-token KLD", "agreement", "1 - TV",
+    "rate, stock", "rate, edited (95 %)", "lost / gained", "p", "other side", "unsound", "front", "fails", "receipt",
+)  # fmt: skip
+
+
+def label(receipt: Receipt) -> str:
+    """How a point is called: unedited twin, random-N, or where the direction was read."""
+    return "unedited twin" if receipt.control == "twin" else receipt.direction.get("name", receipt.spec.direction[:12])
+
+
+def cells(row: Row) -> list[str]:
+    receipt, summary = row.receipt, row.receipt.summary
+    side, other = summary.sides[0], summary.sides[1:]
+    spec = receipt.spec
+    alpha = f"{spec.alpha:g}" + (" kernel" if spec.kernel else "") + (" +down" if "down_proj" in spec.targets else "")
+    interval = summary.kld_interval or (summary.kld, summary.kld)
+    return [
+        label(receipt),
+        shown(spec.layers),
+        alpha,
+        f"{1 - spec.alpha:g}" + (" (over-projects)" if spec.alpha > 2 else ""),
+        f"{summary.kld:.4f} ({interval[0]:.4f}-{interval[1]:.4f})",
+        f"{receipt.panel.p99:.3f}",
+        f"{side.first_token_kld:.3f}",
+        f"{summary.agreement:.3f}",
+        f"{summary.acceptance:.3f}",
+        f"{side.stock_rate:.0%}",
+        f"{side.rate:.0%} ({side.interval[0]:.0%}-{side.interval[1]:.0%})",
+        f"{side.lost} / {side.gained}",
+        f"{side.p:.1g}" if side.p < 0.001 else f"{side.p:.3f}",
+        " ".join(f"{each.stock_rate:.0%}>{each.rate:.0%}" for each in other) or "-",
+        f"{side.unsound}/{len(receipt.behaviour[0].edited)}",
+        "yes" if row.front else ("control" if receipt.control else "-"),
+        ", ".join(row.failed) or "-",
+        receipt.id,
+    ]
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    lines = [COLUMNS, ["---"] * len(COLUMNS), *(cells(row) for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,0 +1,104 @@
+"""invoke ablit.*: flags are checked here, the work runs in the lab environment (cli/lab_env.py)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import cli
+from ablit.prompts import FOLDER
+from bench.errors import BadRequest
+
+RESULTS = Path(__file__).resolve().parent.parent / "results" / "ablation"
+_MODEL = "a transformers folder or .gguf file (default: the local kit's)"
+_DTYPES = ("float32", "bfloat16")
+_LAYERS_RULE = cli.flag("10-29 (inclusive) or 1,3,5; may be repeated (default 10-29)").metadata
+
+
+@dataclass(frozen=True)
+class DirectionFlags:
+    """Flags of `invoke ablit.direction`."""
+
+    positive: str = cli.flag("prompts that ask for the behaviour, one a line", str(FOLDER / "brief.fit.txt"))
+    negative: str = cli.flag("prompts that ask for its opposite", str(FOLDER / "long.fit.txt"))
+    layer: int = cli.flag("the layer after which the residual is read", 15, kind="whole")
+    positions: int = cli.flag("how many of a prompt's last positions are averaged", 1, kind="whole", low=1)
+    variant: str = cli.flag("mean, orthogonal (to the negative mean) or per-layer", "mean", choices=("mean", "orthogonal", "per-layer"))
+    model: str | None = cli.flag(_MODEL)
+    dtype: str = cli.flag("float32 or bfloat16", "float32", choices=_DTYPES)
+    out: str = cli.flag("a .safetensors file", "results/ablation/direction.safetensors")
+
+
+@dataclass(frozen=True)
+class PointFlags:
+    """Flags that `ablit.evaluate` and `ablit.sweep` share."""
+
+    direction: str = cli.flag("a direction file (.safetensors, or the public recipe's .pt)", "")
+    behaviour: str = cli.flag("brief, casual, hedged or disclaims: the classifier, and which shipped prompts", "brief")
+    held_out: str | None = cli.flag("prompts of your own that show the behaviour, one a line; not those of the fit")
+    positive: str | None = cli.flag("the prompts of the fit, if they are not shipped ones: a held-out prompt among them is refused")
+    negative: str | None = cli.flag("the same for the other side")
+    prompts: int | None = cli.flag("the first N held-out prompts (default all)", kind="whole", low=1)
+    other: int | None = cli.flag("also N held-out prompts of the other side (default none)", kind="whole", low=1)
+    reply_tokens: int = cli.flag("longest answer", 40, kind="whole", low=1)
+    windows: int | None = cli.flag("KLD windows of each stratum (default all)", kind="whole", low=1)
+    targets: str = cli.flag(
+        "o_proj, or o_proj,down_proj (which destroys small models at alpha 3)", "o_proj", choices=("o_proj", "o_proj,down_proj")
+    )
+    model: str | None = cli.flag(_MODEL)
+    dtype: str = cli.flag("float32 or bfloat16", "float32", choices=_DTYPES)
+    out: str = cli.flag("folder of the receipts; what is finished there is not measured again", str(RESULTS / "receipts"))
+
+
+@dataclass(frozen=True)
+class EvaluateFlags(PointFlags):
+    """Flags of `invoke ablit.evaluate`."""
+
+    layers: str = cli.flag("10-29 (inclusive) or 1,3,5", "10-29")
+    alpha: float = cli.flag("strength: 1 removes the component, 2 mirrors it", 1, kind="number")
+
+
+@dataclass(frozen=True)
+class SweepFlags(PointFlags):
+    """Flags of `invoke ablit.sweep`."""
+
+    layers: list[str] = field(default_factory=list, metadata=_LAYERS_RULE)
+    alphas: str = cli.flag("separated by commas", "1,2,3")
+    controls: str | None = cli.flag("alphas of the three random directions (default: the largest alpha)")
+    trials: int | None = cli.flag("after the grid, search with Optuna until N trials are finished", kind="whole", low=1)
+    seed: int = cli.flag("of the search", 1, kind="whole")
+
+
+def _lab(verb: str, flags: Any, **changed: Any) -> int:
+    from cli import lab_env
+
+    plain = {**dataclasses.asdict(flags), **changed}
+    return lab_env.run_in_lab("ablit", [json.dumps({"verb": verb, "flags": plain})])
+
+
+def _needs_direction(flags: PointFlags) -> None:
+    if not flags.direction:
+        raise BadRequest("no direction\ntry: invoke ablit.direction, then --direction results/ablation/direction.safetensors")
+
+
+@cli.flag_task(DirectionFlags)
+def direction(ctx: Any, flags: DirectionFlags) -> int:
+    """A direction by difference of means over two prompt files, as safetensors with its provenance."""
+    return _lab("direction", flags)
+
+
+@cli.flag_task(EvaluateFlags)
+def evaluate(ctx: Any, flags: EvaluateFlags) -> int:
+    """One edit beside its unedited twin and three random directions: effect, damage, cost; one receipt each."""
+    _needs_direction(flags)
+    return _lab("points", flags, alphas=f"{flags.alpha:g}", controls=None)
+
+
+@cli.flag_task(SweepFlags, iterable=["layers"])
+def sweep(ctx: Any, flags: SweepFlags) -> int:
+    """A grid of edits (layers x alphas), with twin and random controls; one receipt per point. Interrupted: call it again."""
+    _needs_direction(flags)
+    return _lab("points", flags, layers="\n".join(flags.layers or ["10-29"]))

@@ -1,0 +1,41 @@
+"""Which held-out prompts a job gets."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ablit.__main__ import Job, held_out
+from bench.errors import BadRequest
+
+
+def job(**changed: Any) -> Job:
+    plain = {"behaviour": "brief", "held_out": None, "positive": None, "negative": None, "prompts": None, "other": None}
+    return Job("points", {**plain, **changed})
+
+
+def test_shipped_pair() -> None:
+    first, other = held_out(job(prompts=100, other=10))
+    assert (first.name, len(first.texts)) == ("brief.held-out.txt", 100)
+    assert other is not None
+    assert (other.name, len(other.texts)) == ("long.held-out.txt", 10)
+    assert held_out(job())[1] is None
+
+
+def test_own_prompts_that_the_direction_was_fitted_on(tmp_path: Path) -> None:
+    (tmp_path / "fit.txt").write_text("Explain rain.\nExplain snow.\n")
+    (tmp_path / "held.txt").write_text("Explain fog.\nexplain  snow.\n")
+    with pytest.raises(BadRequest, match="held out, but the direction was fitted on it"):
+        held_out(job(held_out=str(tmp_path / "held.txt"), positive=str(tmp_path / "fit.txt")))
+
+
+def test_shipped_held_out_that_the_users_fit_contains(tmp_path: Path) -> None:
+    shipped = held_out(job())[0].texts[3]
+    (tmp_path / "fit.txt").write_text(f"Explain rain.\n{shipped}\n")
+    with pytest.raises(BadRequest, match="held out, but the direction was fitted on it"):
+        held_out(job(positive=str(tmp_path / "fit.txt")))
+
+
+def test_no_shipped_prompts() -> None:
+    with pytest.raises(BadRequest, match="no shipped prompts for disclaims\ntry: --held-out FILE, or one of brief, casual, hedged"):
+        held_out(job(behaviour="disclaims"))

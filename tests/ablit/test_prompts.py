@@ -1,0 +1,73 @@
+"""The shipped prompts are what the README says, and a held-out prompt is never one of the fit."""
+
+import hashlib
+import itertools
+from pathlib import Path
+
+import pytest
+
+from ablit import prompts
+from bench.errors import BadRequest
+
+SIDES = sorted({side for pair in prompts.PAIRS.values() for side in pair})
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_enough_of_each(side: str) -> None:
+    assert len(prompts.shipped(side, "held-out").texts) >= 100
+    assert len(prompts.shipped(side, "fit").texts) >= 64
+
+
+def test_no_prompt_twice_in_all_files() -> None:
+    files = [prompts.shipped(side, split) for side, split in itertools.product(SIDES, ("fit", "held-out"))]
+    every = [prompts.normal(text) for file in files for text in file.texts]
+    assert len(files) == 12
+    assert len(every) == len(set(every)) >= 12 * 64
+
+
+def test_held_out_topics_are_not_those_of_the_fit() -> None:
+    """The topic is what the prompts on one place of two sides share: the longest run of words that both have."""
+    for one, other in prompts.PAIRS.values():
+        topics = {}
+        for split in ("fit", "held-out"):
+            pairs = zip(prompts.shipped(one, split).texts, prompts.shipped(other, split).texts, strict=True)
+            topics[split] = {_common(a, b) for a, b in pairs}
+        assert len(topics["fit"]) >= 64
+        assert not topics["fit"] & topics["held-out"]
+
+
+def _common(a: str, b: str) -> str:
+    words = [word.strip(".,:?!").casefold() for word in a.split()]
+    text = " " + " ".join(word.strip(".,:?!").casefold() for word in b.split()) + " "
+    runs = [" ".join(words[i:j]) for i in range(len(words)) for j in range(i + 1, len(words) + 1)]
+    return max((run for run in runs if f" {run} " in text), key=len)
+
+
+def test_sha256_is_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"# note\nOne.\n\n  Two. \n")
+    assert prompts.read(path) == prompts.Prompts("a.txt", ("One.", "Two."), hashlib.sha256(b"# note\nOne.\n\n  Two. \n").hexdigest())
+
+
+def test_duplicates_between_fit_and_held_out() -> None:
+    fit, held_out = prompts.Prompts("fit.txt", ("Explain  Rain.",), "0"), prompts.Prompts("held.txt", ("Hello", "EXPLAIN rain."), "1")
+    with pytest.raises(BadRequest, match=r"held\.txt: held out, but the direction was fitted on it \(fit\.txt\): 'EXPLAIN rain\.'"):
+        prompts.apart([fit], [held_out])
+    prompts.apart([fit], [prompts.Prompts("held.txt", ("Explain snow.",), "1")])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"", "has no prompt"), (b"# only\n", "has no prompt"), (b"a b\nA  b\n", "twice: 'A  b'"), (b"\xff\xfe", "cannot be read")],
+)
+def test_bad_files(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "bad.txt").write_bytes(content)
+    with pytest.raises(BadRequest, match=message):
+        prompts.read(tmp_path / "bad.txt")
+
+
+def test_missing_file_and_too_many(tmp_path: Path) -> None:
+    with pytest.raises(BadRequest, match="cannot be read"):
+        prompts.read(tmp_path / "none.txt")
+    with pytest.raises(BadRequest, match="has 2 prompts: 3 cannot be taken"):
+        prompts.Prompts("p", ("a", "b"), "0").first(3)

@@ -1,0 +1,90 @@
+"""The lean passes against transformers, and the panel against the definition in fp64."""
+
+import pytest
+import torch
+
+from ablit import panel, reply
+from ablit.edit import edited
+from ablit.lean import Lean, unsupported
+from ablit.spec import EditSpec
+from bench.errors import BadRequest
+from tests.lab.ablit.tiny import END, SHA, bench, loaded, vectors
+
+PROMPTS = ["hi", "a longer prompt than that", "one more", "x"]
+
+
+def test_window_is_the_models_own() -> None:
+    tiny = loaded()
+    lean, ids = Lean(tiny.model), torch.randint(0, 256, (3, 40), generator=torch.Generator().manual_seed(1))
+    mine = lean.window(lean.window(lean.embed(ids), 0, 2), 2, 4)
+    assert torch.allclose(lean.final(mine), tiny.model.model(ids).last_hidden_state, atol=1e-5)
+
+
+@pytest.mark.parametrize("first", [0, 2])
+def test_answers_are_those_of_generate(first: int) -> None:
+    tiny = loaded(seed=3)
+    lean = Lean(tiny.model)
+    _, open_ended = reply.answers(reply.chat(lean, tiny.tokenizer, PROMPTS, frozenset()), first, 12)
+    # a byte that the first answer has in its middle ends answers too: rows leave the batch at different times
+    ends = frozenset({END, open_ended[0].text.encode("latin-1")[4]})
+    asked = reply.chat(lean, tiny.tokenizer, PROMPTS, ends)
+    assert asked.prefix.tolist() == [[ord(">")]]
+    _, found = reply.answers(asked, first, 12)
+    expected = []
+    for prompt in PROMPTS:
+        ids = torch.tensor([tiny.tokenizer.encode(f">{prompt}<")])
+        options = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": sorted(ends)}
+        new = tiny.model.generate(ids, attention_mask=torch.ones_like(ids), **options)[0, ids.shape[1] :].tolist()
+        expected.append((tiny.tokenizer.decode(new), new[-1] in ends, len(new)))
+    assert [(answer.text, answer.ended, answer.tokens) for answer in found] == expected
+    assert len({answer.tokens for answer in found}) > 1
+
+
+def test_answers_see_the_edit_and_twice_is_the_same() -> None:
+    tiny = loaded(seed=3)
+    asked = reply.chat(Lean(tiny.model), tiny.tokenizer, PROMPTS, tiny.ends)
+    stock, answers = reply.answers(asked, 1, 8)
+    with edited(tiny.model, EditSpec(direction=SHA, layers=(1, 2, 3), alpha=3), vectors()):
+        moved, _ = reply.answers(asked, 1, 8)
+        fresh, _ = reply.answers(reply.chat(Lean(tiny.model), tiny.tokenizer, PROMPTS, tiny.ends), 0, 8)
+    again, same = reply.answers(asked, 1, 8)
+    assert torch.equal(stock, again)
+    assert answers == same
+    assert float((stock - moved).abs().max()) > 0.1
+    assert torch.allclose(moved, fresh, atol=1e-4)
+
+
+def test_unsupported_models() -> None:
+    tiny = loaded()
+    assert unsupported(tiny.model) is None
+    tiny.model.config.model_type = "gemma2"
+    with pytest.raises(BadRequest, match="gemma2 cannot be swept here"):
+        Lean(tiny.model)
+
+
+def test_panel_against_fp64_and_the_null_edit() -> None:
+    tiny = loaded()
+    base = bench(tiny).base
+    null = base.measure(2)
+    assert bool((null.kld == 0).all())
+    assert bool((null.tv == 0).all())
+    assert bool(null.agree.all())
+    with edited(tiny.model, EditSpec(direction=SHA, layers=(2, 3), alpha=2), vectors()):
+        found = base.measure(2)
+        now = base.hidden(0).flatten(0, 1)
+    head, old = tiny.model.lm_head.weight.double(), base.base.hidden.double()
+    p, q = torch.softmax(old @ head.T, 1), torch.softmax(now.double() @ head.T, 1)
+    exact = (p * (p.log() - q.log())).sum(1).view_as(found.kld)
+    assert float(exact.mean()) > 0.01
+    assert float((exact - found.kld).abs().max()) < 2e-5
+    tv = ((p - q).abs().sum(1) / 2)[:: panel.TV_STRIDE].view_as(found.tv)
+    assert float((tv - found.tv).abs().max()) < 1e-5
+    assert torch.equal(found.agree, (p.argmax(1) == q.argmax(1)).view_as(found.agree))
+
+
+def test_full_kld_by_hand() -> None:
+    head = torch.tensor([[1.0], [0.0]])
+    # p = (2/3, 1/3), q = (1/2, 1/2): 2/3 ln(4/3) + 1/3 ln(2/3) = 0.0566330
+    old, new = torch.tensor([[2.0]]).log(), torch.tensor([[1.0]]).log()
+    assert panel.full_kld(head, old, new).tolist() == pytest.approx([0.0566330], abs=1e-6)
+    assert panel.total_variation(head, old, new).tolist() == pytest.approx([1 / 6])

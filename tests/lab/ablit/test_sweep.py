@@ -1,0 +1,127 @@
+"""A sweep: its points, resuming, and what an interruption or a full disk leaves."""
+
+from pathlib import Path
+
+import pytest
+
+from ablit import evaluate, pareto, search, sweep
+from ablit.receipt import Receipt, check
+from bench.errors import BadRequest, BenchError
+from tests.lab.ablit.tiny import bench, loaded, vectors
+
+GRID = sweep.Grid(ranges=((1, 2, 3), (2, 3)), alphas=(0.0, 1.0, 2.0), control_alphas=(2.0,))
+
+
+def quiet(line: str) -> None:
+    pass
+
+
+def test_points_of_a_grid() -> None:
+    found = [(spec.direction[:8], spec.layers, spec.alpha) for spec, _ in GRID.points(vectors())]
+    assert found == [
+        ("aaaaaaaa", (1, 2, 3), 0.0),
+        ("random-0", (1, 2, 3), 2.0),
+        ("random-1", (1, 2, 3), 2.0),
+        ("random-2", (1, 2, 3), 2.0),
+        ("aaaaaaaa", (1, 2, 3), 1.0),
+        ("aaaaaaaa", (1, 2, 3), 2.0),
+        ("aaaaaaaa", (2, 3), 1.0),
+        ("aaaaaaaa", (2, 3), 2.0),
+    ]
+
+
+def test_receipts_are_sound_and_the_twin_is_exact(tmp_path: Path) -> None:
+    said: list[str] = []
+    made = sweep.run(bench(loaded()), GRID.points(vectors()), tmp_path, said.append)
+    kept = [check(path) for path in sorted(tmp_path.glob("*.json"))]
+    assert sorted(receipt.id for receipt in kept) == sorted(receipt.id for receipt in made)
+    twin = next(receipt for receipt in kept if receipt.control == "twin")
+    assert (twin.summary.kld, twin.summary.acceptance, twin.summary.agreement) == (0.0, 1.0, 1.0)
+    assert twin.summary.sides[0].first_token_kld == 0.0
+    assert [receipt.control for receipt in made].count("random") == 3
+    assert all(receipt.summary.kld > 0.001 for receipt in kept if receipt.control != "twin")
+    assert len(said) == 8
+    assert said[-1].startswith("point 8 of 8: seed-5 2-3 alpha 2: KLD ")
+    assert len(pareto.rows(kept)) == 8
+
+
+class Counted:
+    """evaluate.point that counts its calls and fails at one of them."""
+
+    def __init__(self, fail_at: int = 0, error: BaseException | None = None) -> None:
+        self.calls, self.fail_at, self.error, self.real = 0, fail_at, error, evaluate.point
+
+    def __call__(self, *args: object) -> Receipt:
+        self.calls += 1
+        if self.error and self.calls == self.fail_at:
+            raise self.error
+        return self.real(*args)  # type: ignore[arg-type]
+
+
+def test_interrupted_then_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny, points = bench(loaded()), GRID.points(vectors())
+    monkeypatch.setattr(evaluate, "point", Counted(4, KeyboardInterrupt()))
+    with pytest.raises(BenchError, match="interrupted after 3 of 8 points\ntry: the same command again goes on there"):
+        sweep.run(tiny, points, tmp_path, quiet)
+    assert len(list(tmp_path.glob("*.json"))) == 3
+    cut = sorted(tmp_path.glob("*.json"))[0]
+    cut.write_text(cut.read_text()[:100])  # as a crash in the middle of a write on another file system would
+    counted = Counted()
+    counted.real = evaluate.point.real  # type: ignore[attr-defined]
+    monkeypatch.setattr(evaluate, "point", counted)
+    assert len(sweep.run(tiny, points, tmp_path, quiet)) == 8
+    assert counted.calls == 6
+    assert all(check(path) for path in tmp_path.glob("*.json"))
+
+
+def test_full_disk_keeps_the_finished_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Path.write_text
+    written: list[Path] = []
+
+    def limited(self: Path, text: str, **options: str) -> int:
+        if self.suffix == ".tmp" and len(written) >= 2:
+            raise OSError(28, "No space left on device")
+        written.append(self)
+        return real(self, text, **options)
+
+    monkeypatch.setattr(Path, "write_text", limited)
+    with pytest.raises(BenchError, match="No space left on device\ntry: free disk space and run it again: finished points are kept"):
+        sweep.run(bench(loaded()), GRID.points(vectors()), tmp_path, quiet)
+    assert len([check(path) for path in tmp_path.iterdir()]) == 2
+
+
+def test_everything_is_refused_before_the_first_point(tmp_path: Path) -> None:
+    points = sweep.Grid(ranges=((1, 2), (2, 9)), alphas=(1.0,), control_alphas=(1.0,)).points(vectors())
+    with pytest.raises(BadRequest, match="layer 9 is outside the model"):
+        sweep.run(bench(loaded()), points, tmp_path, quiet)
+    assert not list(tmp_path.iterdir())
+
+
+def test_ranges() -> None:
+    assert list(sweep.ranges(["1-3", "0,2"], 4)) == [(1, 2, 3), (0, 2)]
+    for text in ("3-1", "2-4", "", "x", "-1"):
+        with pytest.raises(BadRequest, match="--layers"):
+            list(sweep.ranges([text], 4))
+
+
+def test_unknown_classifier() -> None:
+    from ablit.prompts import Prompts
+
+    with pytest.raises(BadRequest, match="no classifier called polite\ntry: brief, casual, hedged, disclaims"):
+        evaluate.prepare(loaded(), [evaluate.Ask(Prompts("p", ("a",), "0" * 64), "polite")], 1, [0], quiet)
+
+
+def test_search_resumes_from_its_journal(tmp_path: Path) -> None:
+    tiny, r = bench(loaded()), vectors()
+    assert len(search.run(tiny, r, tmp_path, 2, 1, quiet)) == 2
+    assert len(search.run(tiny, r, tmp_path, 3, 1, quiet)) == 1
+    assert search.run(tiny, r, tmp_path, 3, 1, quiet) == []
+    made = [check(path) for path in tmp_path.glob("*.json")]
+    assert len(made) == 3
+    assert all(receipt.spec.kernel and min(receipt.spec.layers) >= 1 for receipt in made)
+
+
+def test_search_with_a_broken_journal(tmp_path: Path) -> None:
+    (tmp_path / search.JOURNAL).write_text("not a journal\n")
+    with pytest.raises(BenchError, match=r"the search journal .* cannot be used"):
+        search.run(bench(loaded()), vectors(), tmp_path, 1, 1, quiet)
