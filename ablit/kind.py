@@ -63,4 +63,5 @@ def _point(receipt: Receipt) -> AblationPoint:
         prompts=len(receipt.behaviour[0].edited),
         control=receipt.control is not None,
         source=receipt.id,
+        direction=table.label(receipt),
     )

@@ -17,7 +17,13 @@ from bench.phases.names import PHASES
 ROOT = Path(__file__).resolve().parent.parent
 RECEIPTS, FIGURES = ROOT / "results" / "receipts", ROOT / "results" / "figures"
 
-FOLDERS = {"kld": ROOT / "results" / "kld"}  # kinds of receipts with a folder of their own
+_RESULTS = ROOT / "results"
+FOLDERS = {  # kinds of receipts with a folder of their own
+    "ablation": _RESULTS / "ablation" / "receipts",
+    "comparison": _RESULTS / "comparisons",
+    "foreign": _RESULTS / "foreign",
+    "kld": _RESULTS / "kld",
+}
 
 
 def _note(lines: str | Sequence[str]) -> None:

@@ -58,12 +58,18 @@ def look(**settings: str) -> Found:
     return {(each.id, each.where) for each in findings if each.level != "info"}
 
 
+def left(hosts: Hosts) -> list[Path]:
+    """The lock and what is kept of launches on the hosts, those of earlier tests included."""
+    return [path for host in hosts for path in (host.path(twin.LOCK), *host.path(twin.STATE).rglob("*")) if path.exists()]
+
+
 def test_a_healthy_pair_has_no_error(user: User, hosts: Hosts) -> None:
+    before = left(hosts)
     done = user.invoke("doctor")
     print(f"doctor: {done.wall_s:.1f} s\n{done.out}")
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("kit twin: 0 errors, 0 warnings, ")
-    assert not any(host.path(twin.LOCK).exists() or host.path(twin.STATE).exists() for host in hosts)
+    assert left(hosts) == before
 
 
 # The faults, each with the setting it needs
