@@ -91,18 +91,21 @@ def point(bench: Bench, spec: EditSpec, vectors: Vectors) -> Receipt:
         behaviour = tuple(_side(side, first) for side in bench.sides)
     spent = {"edit": applied - started, "panel": halfway - applied, "behaviour": time.process_time() - halfway}
     facts = panel.facts(distances, bench.texts, bench.windows)
-    return _sealed(bench, spec, vectors, edits, facts, behaviour, {name: round(value, 3) for name, value in spent.items()})
+    found = _Found(edits, facts, behaviour, {name: round(value, 3) for name, value in spent.items()})
+    return _sealed(bench, spec, vectors, found)
 
 
-def _sealed(
-    bench: Bench,
-    spec: EditSpec,
-    vectors: Vectors,
-    edits: tuple[LayerEdit, ...],
-    facts: PanelFacts,
-    behaviour: tuple[Side, ...],
-    spent: dict[str, float],
-) -> Receipt:
+@dataclass(frozen=True)
+class _Found:
+    """What was measured of one point."""
+
+    edits: tuple[LayerEdit, ...]
+    panel: PanelFacts
+    behaviour: tuple[Side, ...]
+    cpu_s: dict[str, float]
+
+
+def _sealed(bench: Bench, spec: EditSpec, vectors: Vectors, found: _Found) -> Receipt:
     control = "twin" if spec.is_null else "random" if spec.direction.startswith("random-") else None
     payload = Payload(
         id=identity(bench, spec),
@@ -112,11 +115,11 @@ def _sealed(
         direction=vectors.facts,
         spec=spec,
         control=control,
-        edits=edits,
-        panel=facts,
-        behaviour=behaviour,
-        cpu_s=spent,
-        summary=summarize(facts, behaviour),
+        edits=found.edits,
+        panel=found.panel,
+        behaviour=found.behaviour,
+        cpu_s=found.cpu_s,
+        summary=summarize(found.panel, found.behaviour),
     )
     if wrong := problems(payload):
         raise InvalidMeasurement(f"point {payload.id}: {'; '.join(wrong)}")

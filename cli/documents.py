@@ -70,7 +70,13 @@ def files(root: Path = ROOT) -> list[str]:
 
 def main(words: list[str]) -> int:
     check = words == ["--check"]
-    found = stale(write=not check)
+    try:
+        found = stale(write=not check)
+    except Exception as error:
+        if not hasattr(error, "exit_code"):  # an error of ours is for the reader: a receipt that is missing or unsound
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     for file in found:
         print(f"{file}: {'not as generated; ' + COMMAND if check else 'written'}")
     return 1 if check and found else 0

@@ -136,7 +136,7 @@ class Checkout:
 
     @classmethod
     def make(cls, folder: Path, dockerfile: str) -> Checkout:
-        for name in ("cluster", "bench", "cli", "kits"):
+        for name in ("cluster", "bench", "cli", "ablit", "kits"):
             shutil.copytree(twin.ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         for name in ("tasks.py", ".gitignore"):
             shutil.copy(twin.ROOT / name, folder / name)
