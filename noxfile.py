@@ -65,9 +65,7 @@ def overlay(session: nox.Session) -> None:
 @nox.session
 def lab(session: nox.Session) -> None:
     """The KLD panel and the ablation lab on the real 135M model, in the lab environment (made at the first run: 1.3 GB)."""
-    from cli import lab_env
-
-    session.run(str(lab_env.ensure()), "-m", "pytest", *(session.posargs or ["tests/lab"]), env=lab_env.environment(), external=True)
+    _python(session, "cli.lab_env", "pytest", *(session.posargs or ["tests/lab"]))
 
 
 @nox.session

@@ -1,6 +1,7 @@
 """The lab environment: torch and transformers for the KLD panel and the ablation lab, beside .venv and never inside it.
 
-    python -m cli.lab_env        # make it if it is not there, print its Python
+    python -m cli.lab_env                  # make it if it is not there, print its Python
+    python -m cli.lab_env MODULE ARGS...   # run a module in it
 
 It lies in the user's cache, named by its recipe: torch (in a step of its own, so that a CPU build is taken where pip's index offers
 one), then requirements/lab.txt by hash. Made at first use; a failed or interrupted making leaves nothing.
@@ -152,8 +153,10 @@ def _waited(child: subprocess.Popen[bytes]) -> int:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def main() -> int:
+def main(words: Sequence[str]) -> int:
     try:
+        if words:
+            return run_in_lab(words[0], words[1:])
         print(ensure())
     except LabError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -162,4 +165,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

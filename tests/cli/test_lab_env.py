@@ -155,3 +155,14 @@ def test_a_killed_module_is_an_error(finished: Path) -> None:
     _, err = (process := called(finished, "die")).communicate(timeout=30)
     assert process.returncode == 1
     assert "LabError: program was ended by SIGKILL; was memory short?" in err
+
+
+def test_the_command_runs_a_module_or_names_the_python(finished: Path) -> None:
+    """What `nox -s lab` calls."""
+    command = [sys.executable, "-m", "cli.lab_env"]
+    done = subprocess.run(
+        [*command, "json.tool", "--compact"], cwd=lab_env.ROOT, input="[1, 2]", capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, "[1,2]\n")
+    named = subprocess.run(command, cwd=lab_env.ROOT, capture_output=True, text=True, timeout=60)
+    assert (named.returncode, named.stdout) == (0, f"{finished / 'bin' / 'python'}\n")

@@ -223,7 +223,7 @@ def test_spin_wait() -> None:
     stock = getattr(SpinCondition.__init__, "__wrapped__", SpinCondition.__init__)
     kind = type("Short", (SpinCondition,), {"__init__": spin.with_seconds(stock, 0.016)})
     plain = type("Plain", (SpinCondition,), {"__init__": stock})
-    context = zmq.Context.instance()
+    context: Any = zmq.Context.instance()
     made = [one(is_reader=True, context=context, notify_address="inproc://none") for one in (plain, kind)]
     assert [one.busy_loop_s for one in made] == [1, 0.016]
     for socket in (value for one in made for value in vars(one).values() if isinstance(value, zmq.Socket)):
