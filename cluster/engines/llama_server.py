@@ -39,6 +39,9 @@ def main() -> None:
     params.hostnames, params.port = [args.host], args.port
     params.endpoint_metrics, params.ui = True, False
     params.n_parallel, params.n_ctx = args.parallel, args.context * args.parallel
+    # Between batches the server sees new requests, and that a client has gone. Its default of 2048 prompt tokens are some 15 s on one
+    # busy core, in which it answers nobody; it computes 512 at a time anyway.
+    params.n_batch = params.n_ubatch = 512
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = args.threads
     params.api_keys = [key] if (key := os.environ.get("LLAMA_API_KEY")) else []
     speculation = xllamacpp.common_speculative_type
