@@ -7,14 +7,17 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.model
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,22 @@ def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[User]:
     assert stopped.returncode == 0, stopped.stderr
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", port)) != 0, "something still listens after down"
+
+
+def slots(user: User) -> list[dict[str, Any]]:
+    """What the server says of each request it may work on, also while it computes."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{user.env['PORT']}/slots", timeout=60) as answer:
+        found: list[dict[str, Any]] = json.load(answer)
+    return found
+
+
+def wait_for(seen: Callable[[], T]) -> T:
+    """The first result that is true; fails after 60 s."""
+    deadline = time.monotonic() + 60
+    while not (found := seen()):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +110,7 @@ def test_the_command_of_the_server_is_in_the_receipt_without_its_paths(receipt: 
 def test_ctrl_c_during_a_measurement_leaves_the_server_alone(user: User, tmp_path: Path) -> None:
     words = ["bench", "--phase", "prefill", "--depths", "3000", "--runs", "3", "--out", str(tmp_path)]
     child = subprocess.Popen([sys.executable, "-m", "invoke", *words], cwd=ROOT, env=user.env, stderr=subprocess.PIPE, text=True)
-    time.sleep(12)  # warm-up and probes take some 5 s, the first run's prefill alone 20
+    (long,) = wait_for(lambda: [slot for slot in slots(user) if slot["is_processing"] and slot["n_prompt_tokens"] > 400])
     child.send_signal(signal.SIGINT)
     _, said = child.communicate(timeout=60)
     assert child.returncode == 3
@@ -100,7 +119,10 @@ def test_ctrl_c_during_a_measurement_leaves_the_server_alone(user: User, tmp_pat
     (path,) = (tmp_path / "invalid").glob("*.json")
     assert not json.loads(path.read_text())["valid"]
     assert user.invoke("receipt.check", str(path)).returncode == 0
-    status = user.invoke("status")  # the engine drops the prompt of a client that has gone, and answers
+    wait_for(lambda: not any(slot["is_processing"] for slot in slots(user)))
+    # the engine drops the prompt of a client that has gone when the 512 tokens that it computes are done
+    assert slots(user)[long["id"]]["n_prompt_tokens"] <= long["n_prompt_tokens"] + 512
+    status = user.invoke("status")
     assert status.returncode == 0, status.stdout + status.stderr
 
 
