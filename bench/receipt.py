@@ -225,8 +225,3 @@ def read(path: Path) -> Receipt:
 
 def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is not a number in JSON")
-
-
-def schema_text() -> str:
-    """The JSON Schema of a receipt, as committed in bench/schema/receipt-v1.json."""
-    return json.dumps(Receipt.model_json_schema(), indent=2, sort_keys=True) + "\n"

@@ -176,10 +176,11 @@ def _paths(paths: str, kind: str | None = None) -> list[Path]:
 
 @cli.task(name="schema")
 def receipt_schema(ctx: Any) -> None:
-    """Write bench/schema/receipt-v1.json from the model (a test keeps it equal)."""
-    from bench.receipt import schema_text
+    """Write the JSON Schema of every document into bench/schema/ from its model (a test keeps them equal)."""
+    from bench.kinds import schemas
 
-    (ROOT / "bench" / "schema" / "receipt-v1.json").write_text(schema_text())
+    for path, text in schemas.texts().items():
+        path.write_text(text)
 
 
 @cli.task(

@@ -223,8 +223,3 @@ def read(path: Path) -> Plan:
     if plan.seal != seal_of(plain):
         raise InvalidMeasurement(f"{shown(path)}: field seal: the plan was edited after it was made; a changed plan is another plan")
     return plan
-
-
-def schema_text() -> str:
-    """The JSON Schema of a plan, as committed in bench/schema/plan-v1.json."""
-    return json.dumps(Plan.model_json_schema(), indent=2, sort_keys=True) + "\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Literal
 
 import pydantic
@@ -127,8 +126,3 @@ class Sealed(Comparison):
     """A sealed comparison."""
 
     seal: str = pydantic.Field(pattern=r"^sha256:[0-9a-f]{64}$")
-
-
-def schema_text() -> str:
-    """The JSON Schema of a comparison receipt, as committed in bench/schema/comparison-v1.json."""
-    return json.dumps(Sealed.model_json_schema(), indent=2, sort_keys=True) + "\n"

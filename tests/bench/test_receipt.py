@@ -15,7 +15,7 @@ from bench import receipt as receipts
 from bench.check import check
 from bench.errors import BadRequest, InvalidMeasurement
 from bench.provenance import without_private
-from bench.receipt import canonical, find, read, schema_text, seal, seal_of, write
+from bench.receipt import canonical, find, read, seal, seal_of, write
 from tests.bench.samples import sample
 
 SCHEMA = Path(receipts.__file__).parent / "schema" / "receipt-v1.json"
@@ -114,8 +114,7 @@ def test_what_is_no_receipt_is_refused(tmp_path: Path, text: str) -> None:
         read(tmp_path / "x.json")
 
 
-def test_schema_file_is_current_and_accepts_a_receipt(path: Path) -> None:
-    assert SCHEMA.read_text() == schema_text(), "run: invoke receipt.schema"
+def test_the_schema_file_accepts_a_receipt(path: Path) -> None:
     jsonschema.validate(json.loads(path.read_text()), json.loads(SCHEMA.read_text()))
 
 
