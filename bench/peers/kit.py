@@ -47,16 +47,22 @@ class Kit:
         return self.log.stat().st_size
 
     def served(self, since: int, count: int) -> tuple[Served, ...]:
-        """The last `count` requests of the log after that mark; fewer where there are not so many. A line may come a moment after the
-        answer that it is about."""
+        """The last `count` requests of the log after that mark. A line may come a moment after the answer that it is about.
+
+        Raises BenchError where there are not so many, with how many began.
+        """
         deadline = time.monotonic() + _LOG_S
-        while True:
-            with self.log.open("rb") as file:
-                file.seek(since)
-                found = served(file.read().decode(errors="replace"))
-            if len(found) >= count or time.monotonic() > deadline:
-                return found[-count:]
+        while len(found := served(text := self._after(since))) < count:
+            if time.monotonic() > deadline:
+                began = sum(_BEGUN.match(line) is not None for line in text.splitlines())
+                raise BenchError(f"the kit served {len(found)} whole requests of {count}, and {began} began")
             time.sleep(0.1)
+        return found[-count:]
+
+    def _after(self, since: int) -> str:
+        with self.log.open("rb") as file:
+            file.seek(since)
+            return file.read().decode(errors="replace")
 
 
 @dataclass(frozen=True)

@@ -116,9 +116,10 @@ def on_kit(peer: Peer, case: Case, kit: Kit) -> Row:
     found = live(peer, case, Server(kit.base_url, kit.model, kit.tokenizer, "llamacpp"))
     if found.said is None:
         return found
-    requests = kit.served(since, case.requests)
-    if len(requests) < case.requests:
-        return found.model_copy(update={"said": None, "failure": f"the kit served {len(requests)} whole requests of {case.requests}"})
+    try:
+        requests = kit.served(since, case.requests)
+    except BenchError as error:
+        return found.model_copy(update={"said": None, "failure": str(error)})
     prompt_tokens = mean([one.prompt_tokens for one in requests])
     return found.model_copy(update={"verdicts": judge(found.said, what_it_says(requests)), "prompt_tokens": prompt_tokens})
 

@@ -90,7 +90,7 @@ def test_requests_that_the_kit_did_not_serve_are_no_measurement(tmp_path: Path, 
     monkeypatch.setattr(kit, "_LOG_S", 0.2)
     found = on_kit(fake(tmp_path, '{"tokens": 36}'), Case(1, "final", streams=1, requests=3, tokens=41), kit_of(tmp_path, ""))
     assert (found.said, found.verdicts) == (None, ())
-    assert found.failure == "the kit served 2 whole requests of 3"
+    assert found.failure == "the kit served 2 whole requests of 3, and 3 began"
 
 
 def test_a_command_names_no_folder_of_this_machine(tmp_path: Path) -> None:
