@@ -86,6 +86,14 @@ def test_a_tool_is_held_against_the_requests_of_its_own_run(tmp_path: Path) -> N
     assert [(one.true, one.wrong) for one in last.verdicts if one.said is not None] == [(31, False)]
 
 
+@pytest.mark.parametrize(("streams", "ttft_ms", "wrong"), [(1, 900, True), (2, 900, False), (1, 600, True), (2, 600, True)])
+def test_beside_another_stream_a_request_may_wait_for_its_slot(tmp_path: Path, streams: int, ttft_ms: int, wrong: bool) -> None:
+    """The log says 750 ms from the slot on."""
+    case = Case(1, "final", streams=streams, requests=2, tokens=41)
+    found = on_kit(fake(tmp_path, f'{{"ttft_ms": {ttft_ms}}}'), case, kit_of(tmp_path, ""))
+    assert (found.verdicts[0].figure, found.verdicts[0].true, found.verdicts[0].wrong) == ("ttft_ms", 750, wrong)
+
+
 def test_requests_that_the_kit_did_not_serve_are_no_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kit, "_LOG_S", 0.2)
     found = on_kit(fake(tmp_path, '{"tokens": 36}'), Case(1, "final", streams=1, requests=3, tokens=41), kit_of(tmp_path, ""))
