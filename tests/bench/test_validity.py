@@ -142,6 +142,18 @@ def test_a_newcomer_is_compared_with_the_one_that_ran_alone_just_before() -> Non
     assert [one.interference.newcomer_slowdown for one in again.rounds if one.interference] == [2.0, 2.0]
 
 
+@pytest.mark.parametrize(("text", "reasoning", "gates"), [
+    ("", "one two three", ()),  # thoughts are an answer too
+    ("", "", ("run 0: empty",)),
+    ("one", "nan", ("run 0: nan",)),
+])  # fmt: skip
+def test_thoughts_are_part_of_what_is_checked(text: str, reasoning: str, gates: tuple[str, ...]) -> None:
+    payload = grouped()
+    run = payload.runs[0]
+    said = run.model_copy(update={"trace": run.trace.model_copy(update={"text": text, "reasoning": reasoning})})
+    assert derived(payload.model_copy(update={"runs": (said, *payload.runs[1:])})).failed_gates == gates
+
+
 def test_one_lane_is_no_group() -> None:
     payload = grouped()
     found = derived(payload.model_copy(update={"runs": payload.runs[:1]}))
