@@ -145,7 +145,8 @@ def test_a_newcomer_is_compared_with_the_one_that_ran_alone_just_before() -> Non
 @pytest.mark.parametrize(("text", "reasoning", "gates"), [
     ("", "one two three", ()),  # thoughts are an answer too
     ("", "", ("run 0: empty",)),
-    ("one", "nan", ("run 0: nan",)),
+    ("one", "nan", ("run 0: nan",)),  # not "onenan"
+    ("cut at the end \ufffd", "one", ()),
 ])  # fmt: skip
 def test_thoughts_are_part_of_what_is_checked(text: str, reasoning: str, gates: tuple[str, ...]) -> None:
     payload = grouped()
