@@ -41,9 +41,9 @@ def testbed(session: nox.Session) -> None:
 
 @nox.session
 def peers(session: nox.Session) -> None:
-    """Our client and its peers (llama-benchy, guidellm, aiperf, vllm bench serve) on a server whose every send is known. Makes an
-    environment for each under the user's cache folder (8 GB in all, once); vLLM's is that of the testbed session."""
-    _python(session, "bench.peers", *(session.posargs or ["--out", "results/peers/peers.json"]))
+    """Our client and its peers (llama-benchy, guidellm, aiperf, vllm bench serve) on a server whose every send is known, then on the local
+    kit. Makes an environment for each under the user's cache folder (8 GB in all, once); vLLM's is that of the testbed session."""
+    _python(session, "bench.peers", *(session.posargs or ["--local", "--out", "results/peers/peers.json"]))
 
 
 @nox.session

@@ -24,7 +24,7 @@ def derived_run(run: Run, warm_up: Usage | None) -> Run:
     metrics = measure(run.trace)
     proofs = {
         "isolation": isolation(run.before, run.after, metrics),
-        "health": health(run.trace.text + run.trace.reasoning),
+        "health": health("\n".join(filter(None, (run.trace.reasoning, run.trace.text)))),  # apart, as words, and in the order they came
     }
     return run.model_copy(update={"metrics": metrics, **proofs, "cache": _cache(run.model_copy(update={"metrics": metrics}), warm_up)})
 

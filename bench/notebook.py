@@ -54,25 +54,27 @@ def pile(*words: str, results: Path = RESULTS) -> Pile:
     return found
 
 
-def choose(
-    receipts: Sequence[Receipt],
-    kit: str | None = None,
-    phase: str | None = None,
-    arm: str | None = None,
-    lanes: int | None = None,
-    since: str = "",
-    planned: bool = True,
-) -> list[Receipt]:
-    """The receipts that fit; None fits all. since: the earliest day. planned False: without those of a plan."""
-    wanted: list[Callable[[Receipt], bool]] = [
-        lambda r: kit in (None, r.system.kit),
-        lambda r: phase in (None, r.protocol.phase),
-        lambda r: arm in (None, r.arm),
-        lambda r: lanes in (None, r.protocol.concurrency),
-        lambda r: r.created_utc >= since,
-        lambda r: planned or r.plan is None,
-    ]
-    return [receipt for receipt in receipts if all(fits(receipt) for fits in wanted)]
+@dataclass(frozen=True)
+class Which:
+    """What a receipt must be; None fits all. since: the earliest day. planned False: without those of a plan."""
+
+    kit: str | None = None
+    phase: str | None = None
+    arm: str | None = None
+    lanes: int | None = None
+    since: str = ""
+    planned: bool = True
+
+    def fits(self, receipt: Receipt) -> bool:
+        wanted = (self.kit, self.phase, self.arm, self.lanes)
+        is_ = (receipt.system.kit, receipt.protocol.phase, receipt.arm, receipt.protocol.concurrency)
+        alike = all(want in (None, found) for want, found in zip(wanted, is_, strict=True))
+        return alike and receipt.created_utc >= self.since and (self.planned or receipt.plan is None)
+
+
+def choose(receipts: Sequence[Receipt], which: Which) -> list[Receipt]:
+    """The receipts that fit, in their order."""
+    return [receipt for receipt in receipts if which.fits(receipt)]
 
 
 def show(grid: Grid) -> Shown:

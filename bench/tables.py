@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -48,5 +49,14 @@ def peers_cost() -> str:
 
 def peers_live() -> str:
     """The tools beside each other on a real server."""
+    return _live(table.live_table)
+
+
+def peers_live_summary() -> str:
+    """The largest error of each tool's figures there."""
+    return _live(table.live_summary)
+
+
+def _live(write: Callable[[table.Receipt], str]) -> str:
     receipt = _peers()
-    return (table.live_table(receipt) if receipt.live else "Not measured in this receipt.") + "\n"
+    return (write(receipt) if receipt.live else "Not measured in this receipt.") + "\n"

@@ -37,6 +37,7 @@ TABLES = "bench.kinds.readme:renewed"
 PARTS: tuple[Part, ...] = (
     Part("README.md", "accuracy", "bench.tables:accuracy"),
     Part("README.md", "peers", "bench.tables:peers_summary"),
+    Part("README.md", "peers live", "bench.tables:peers_live_summary"),
     Part("docs/peers.md", "peers", "bench.tables:peers"),
     Part("docs/peers.md", "peers cost", "bench.tables:peers_cost"),
     Part("docs/peers.md", "peers live", "bench.tables:peers_live"),

@@ -73,6 +73,7 @@ def _totals(receipt: Receipt, good: Sequence[Run]) -> dict[str, Any]:
         "total_token_throughput": None if given is None or made is None else ratio(given + made, seconds),
         "max_output_tokens_per_s": None,
         "max_concurrent_requests": goodput.in_flight_max if goodput else receipt.protocol.concurrency,
+        "rtfx": None,  # of sound: seconds of it per second
     }
 
 
@@ -84,9 +85,15 @@ def _requests(receipt: Receipt, good: Sequence[Run]) -> dict[str, Any]:
         "itls": [_gaps(run) for run in good],
         "latencies": [run.metrics.e2el_s for run in good],
         "start_times": [run.place.start_s if run.place else None for run in good],
+        "queue_times": [_late_s(run) for run in good],
         "generated_texts": [run.trace.text for run in good],
         "errors": [run.trace.error or "" for run in receipt.runs],
     }
+
+
+def _late_s(run: Run) -> float | None:
+    """How long after it was due the client sent it; None of a request that was due at no time of its own."""
+    return None if run.place is None or run.place.due_s is None else run.place.start_s - run.place.due_s
 
 
 def _gaps(run: Run) -> list[float]:

@@ -15,7 +15,8 @@ def _argv(job: Job) -> list[str]:
     return [
         "aiperf", "profile", "--model", job.model, "--url", job.base_url, "--endpoint-type", "chat", "--streaming",
         "--tokenizer", str(job.tokenizer), "--concurrency", str(job.streams), "--request-count", str(job.requests),
-        "--isl", str(job.prompt_tokens), "--osl", str(job.tokens), "--artifact-dir", str(job.folder), "--ui", "none", "--no-auto-plot",
+        "--isl", str(job.prompt_tokens), "--osl", str(job.tokens), "--extra-inputs", "ignore_eos:true",
+        "--artifact-dir", str(job.folder), "--ui", "none", "--no-auto-plot",
         *counting,
     ]  # fmt: skip
 

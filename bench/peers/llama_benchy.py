@@ -14,7 +14,7 @@ _BOOK = "book://own-words"
 def _argv(job: Job) -> list[str]:
     return [
         "llama-benchy", "--base-url", f"{job.base_url}/v1", "--model", job.model, "--tokenizer", str(job.tokenizer),
-        "--pp", str(job.prompt_tokens), "--tg", str(job.tokens),
+        "--pp", str(job.prompt_tokens), "--tg", str(job.tokens), "--exact-tg",
         "--runs", str(job.requests // job.streams), "--concurrency", str(job.streams),
         "--no-warmup", "--skip-coherence", "--no-adapt-prompt", "--latency-mode", "none", "--book-url", _BOOK,
         "--save-result", str(job.folder / "out.json"), "--format", "json",

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bench import lean
 from bench.accuracy.truth import mean
 from bench.measure import measure
 from bench.peers.peer import Job, Peer, Reported
+from bench.phases import text
 from bench.request import Deadlines, Endpoint, Request
 from bench.trace import Trace
 
+_TASK = "Go on with the log."
+_WORDS_PER_TOKEN = 0.7
 Timed = tuple[int, Trace]  # CLOCK_MONOTONIC ns when its request was sent, and the trace
 
 
 def _argv(job: Job) -> list[str]:
     return [
         sys.executable, "-m", "bench.peers.ours", "--base-url", job.base_url, "--model", job.model, "--streams", str(job.streams),
-        "--requests", str(job.requests), "--tokens", str(job.tokens), "--dialect", job.dialect,
+        "--requests", str(job.requests), "--tokens", str(job.tokens), "--prompt-tokens", str(job.prompt_tokens), "--dialect", job.dialect,
         "--out", str(job.folder / "out.json"),
     ]  # fmt: skip
 
@@ -33,13 +37,21 @@ def _read(job: Job, output: str) -> Reported:
 PEER = Peer("spark-lab", "", _argv, _read)
 
 
-async def _all(endpoint: Endpoint, request: Request, streams: int, requests: int) -> list[Timed]:
-    """`requests` requests by `streams` workers, each taking the next one when its last has ended."""
-    found: list[Timed] = []
-    todo = iter(range(requests))
+def asked(model: str, requests: int, prompt_tokens: int, tokens: int) -> list[Request]:
+    """As many requests of about so many tokens of text: no two alike, and none like an earlier run's, which a server may remember."""
+    first = secrets.randbelow(10**9)
+    words = round(prompt_tokens * _WORDS_PER_TOKEN) - len(text.compose(0, 1, _TASK).split())
+    texts = [text.compose(first + number, max(1, words), _TASK) for number in range(requests)]
+    return [Request(model, one, tokens, to_the_limit=True) for one in texts]
 
-    async def worker(todo: Iterator[int]) -> None:
-        for _ in todo:
+
+async def _all(endpoint: Endpoint, requests: Sequence[Request], streams: int) -> list[Timed]:
+    """The requests by `streams` workers, each taking the next one when its last has ended."""
+    found: list[Timed] = []
+    todo = iter(requests)
+
+    async def worker(todo: Iterator[Request]) -> None:
+        for request in todo:
             begins: list[int] = []
             trace = await lean.stream(endpoint, request, Deadlines(), None, begins.append)
             found.append((begins[0] if begins else 0, trace))
@@ -77,11 +89,11 @@ def main() -> int:
     parser.add_argument("--model", required=True)
     parser.add_argument("--dialect", required=True, choices=["vllm", "llamacpp", "openai"])
     parser.add_argument("--out", type=Path, required=True)
-    for name in ("--streams", "--requests", "--tokens"):
+    for name in ("--streams", "--requests", "--tokens", "--prompt-tokens"):
         parser.add_argument(name, type=int, required=True)
     options = parser.parse_args()
-    request = Request(options.model, "hello", options.tokens)
-    timed = lean.run(_all(Endpoint(options.base_url, None, options.dialect), request, options.streams, options.requests))
+    requests = asked(options.model, options.requests, options.prompt_tokens, options.tokens)
+    timed = lean.run(_all(Endpoint(options.base_url, None, options.dialect), requests, options.streams))
     try:
         options.out.write_text(reported(timed).model_dump_json())
     except ValueError as error:

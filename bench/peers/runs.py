@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import resource
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.accuracy.measured import pinned
-from bench.accuracy.truth import lateness_s
+from bench.accuracy.truth import lateness_s, mean
 from bench.errors import BenchError
 from bench.peers.environments import program_folder, version
 from bench.peers.judged import Verdict, judge, what_is_true
+from bench.peers.kit import Kit, what_it_says
 from bench.peers.peer import Job, Peer, Reported
 from bench.peers.tokenizer import write
 from bench.request import Dialect
-from bench.scripted import ROOT, Script, ScriptedServer, Sent, UsageMode
+from bench.scripted import ROOT, Script, ScriptedServer, UsageMode
 from bench.trace import Fact
 
 _LIMIT_S = 240
@@ -54,7 +55,8 @@ class Server:
 
 
 class Row(Fact):
-    """One peer on one case. failure: why there is no figure. cpu_s: CPU time of the tool and its children, from start to end."""
+    """One peer on one case. failure: why there is no figure. cpu_s: CPU time of the tool and its children, from start to end.
+    prompt_tokens: those that a server which says so has computed, per request."""
 
     peer: str
     version: str
@@ -69,6 +71,7 @@ class Row(Fact):
     cpu_s: float | None = None
     wall_s: float | None = None
     server_late_p99_s: float | None = None
+    prompt_tokens: float | None = None
     failure: str | None = None
 
 
@@ -94,14 +97,40 @@ def row(peer: Peer, case: Case) -> Row:
         sents = [sent for sent in server.chats() if sent.outcome == "complete" and sent.chunks][-case.requests :]
     if said and len(sents) < case.requests:
         ran, said = ran.model_copy(update={"failure": f"the server saw {len(sents)} whole requests of {case.requests}"}), None
-    return _row(peer, case, job, (ran, said), sents)
+    found = _row(peer, case, job, ran, said)
+    verdicts = judge(said, what_is_true(sents)) if said else ()
+    return found.model_copy(update={"verdicts": verdicts, "server_late_p99_s": lateness_s(sents)[0]})
 
 
 def live(peer: Peer, case: Case, server: Server) -> Row:
-    """The same on a server of which no truth is known; `case` says only how much to ask for."""
+    """The same on a real server of which no truth is known; `case` says only how much to ask for."""
     with tempfile.TemporaryDirectory(prefix="peer-") as name:
         job = _job(Path(name), server, case)
-        return _row(peer, case, job, _measured(peer, job), ())
+        return _row(peer, case, job, *_measured(peer, job))
+
+
+def on_kit(peer: Peer, case: Case, kit: Kit) -> Row:
+    """On the local kit, held against what the kit's server says of the last requests that it served: a tool may send some of its own
+    before it measures."""
+    since = kit.mark()
+    found = live(peer, case, Server(kit.base_url, kit.model, kit.tokenizer, "llamacpp"))
+    if found.said is None:
+        return found
+    try:
+        requests = kit.served(since, case.requests)
+    except BenchError as error:
+        return found.model_copy(update={"said": None, "failure": str(error)})
+    prompt_tokens = mean([one.prompt_tokens for one in requests])
+    verdicts = [_with_waiting(one, case) for one in judge(found.said, what_it_says(requests))]
+    return found.model_copy(update={"verdicts": tuple(verdicts), "prompt_tokens": prompt_tokens})
+
+
+def _with_waiting(one: Verdict, case: Case) -> Verdict:
+    """The kit's log begins when a request gets its slot. Beside another stream it may wait for that until a batch has ended, of which the
+    log does not tell: a longer TTFT is then not wrong, a shorter one is."""
+    if one.figure == "ttft_ms" and case.streams > 1 and (one.error or 0) > 0:
+        return one.model_copy(update={"wrong": False})
+    return one
 
 
 def _job(folder: Path, server: Server, case: Case) -> Job:
@@ -112,8 +141,7 @@ def _job(folder: Path, server: Server, case: Case) -> Job:
     return Job(server.base_url, server.model, words, out, case.streams, case.requests, case.tokens, usage, server.dialect)
 
 
-def _row(peer: Peer, case: Case, job: Job, done: tuple[Ran, Reported | None], sents: Sequence[Sent]) -> Row:
-    ran, said = done
+def _row(peer: Peer, case: Case, job: Job, ran: Ran, said: Reported | None) -> Row:
     return Row(
         peer=peer.name,
         version=version(peer),
@@ -123,23 +151,18 @@ def _row(peer: Peer, case: Case, job: Job, done: tuple[Ran, Reported | None], se
         streams=case.streams,
         requests=case.requests,
         tokens=case.tokens,
-        verdicts=judge(said, what_is_true(sents)) if said and sents else (),
         said=said,
         cpu_s=round(ran.cpu_s, 3),
         wall_s=round(ran.wall_s, 2),
-        server_late_p99_s=_late(sents),
         failure=ran.failure,
     )
-
-
-def _late(sents: Sequence[Sent]) -> float | None:
-    return lateness_s(sents)[0]
 
 
 def _shown(peer: Peer, job: Job) -> str:
     """The command with the folders of the moment taken out."""
     words = [Path(word).name if word.startswith("/") and "python" in word else word for word in peer.argv(job)]
-    return " ".join(words).replace(str(job.folder.parent), "TMP").replace(job.base_url, "URL")
+    places = {str(job.folder.parent): "TMP", str(job.tokenizer): "TOKENIZER", job.base_url: "URL"}
+    return functools.reduce(lambda text, place: text.replace(*place), places.items(), " ".join(words))
 
 
 def _measured(peer: Peer, job: Job) -> tuple[Ran, Reported | None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from bench.peers.judged import FIGURES, Figure, Verdict
 from bench.peers.runs import Row
 from bench.trace import Fact
@@ -29,7 +31,8 @@ class Cost(Fact):
 
 
 class Receipt(Fact):
-    """rows: scripted server; live: a real server, no truth known; costs: CPU under load."""
+    """rows: scripted server; live: a real server, of which only the local kit's says what is true; costs: CPU under load.
+    kit: engine and model of the local kit."""
 
     kind: str = "spark-lab peers 1"
     created_utc: str
@@ -39,12 +42,15 @@ class Receipt(Fact):
     load_before: float
     rows: tuple[Row, ...] = ()
     live: tuple[Row, ...] = ()
+    kit: str | None = None
     costs: tuple[Cost, ...] = ()
 
 
 def joined(older: Receipt, newer: Receipt) -> Receipt:
     """`newer`, with the parts that it has not measured taken from `older`, and both commands."""
     kept = {name: getattr(older, name) for name in PARTS if not getattr(newer, name)}
+    if "live" in kept:
+        kept["kit"] = older.kit
     if not any(kept.values()):
         return newer
     return newer.model_copy(update={**kept, "command": f"{older.command}; {newer.command}"})
@@ -66,15 +72,24 @@ def table(receipt: Receipt) -> str:
 
 def summary_table(receipt: Receipt) -> str:
     """One line per tool: the largest error of each figure over all cases, how many figures were wrong, and the CPU cost."""
-    lines = ["| tool | " + " | ".join(_NAMES[figure] for figure in FIGURES) + " | wrong | CPU s per 1,000 tokens |"]
-    lines.append("|---|" + "---|" * (len(FIGURES) + 2))
     costs = {cost.peer: cost.cpu_s_per_1000 for cost in receipt.costs}
-    for name, (bad, told) in wrong(receipt).items():
-        rows = [row for row in receipt.rows if row.peer == name]
-        cells = " | ".join(_worst([v for row in rows for v in row.verdicts if v.figure == figure]) for figure in FIGURES)
-        cost = costs.get(name)
-        lines.append(f"| {_tool(rows[0])} | {cells} | {bad} of {told} | {'-' if cost is None else f'{cost:.4f}'} |")
-    return "\n".join(lines)
+    head, rule, *lines = _summary(receipt.rows)
+    last = [f" {'-' if costs.get(name) is None else f'{costs[name]:.4f}'} |" for name in wrong(receipt.rows)]
+    return "\n".join([f"{head} CPU s per 1,000 tokens |", f"{rule}---|", *(line + cost for line, cost in zip(lines, last, strict=True))])
+
+
+def live_summary(receipt: Receipt) -> str:
+    """The same of the real server, without the cost."""
+    return "\n".join(_summary(receipt.live))
+
+
+def _summary(rows: Sequence[Row]) -> list[str]:
+    lines = ["| tool | " + " | ".join(_NAMES[figure] for figure in FIGURES) + " | wrong |", "|---|" + "---|" * (len(FIGURES) + 1)]
+    for name, (bad, told) in wrong(rows).items():
+        own = [row for row in rows if row.peer == name]
+        cells = " | ".join(_worst([v for row in own for v in row.verdicts if v.figure == figure]) for figure in FIGURES)
+        lines.append(f"| {_tool(own[0])} | {cells} | {bad} of {told} |")
+    return lines
 
 
 def _worst(verdicts: list[Verdict]) -> str:
@@ -86,12 +101,10 @@ def _worst(verdicts: list[Verdict]) -> str:
 
 
 def live_table(receipt: Receipt) -> str:
-    """What each tool reports of the real server."""
-    lines = ["| tool | " + " | ".join(_NAMES[figure] for figure in FIGURES) + " |", "|---|" + "---|" * len(FIGURES)]
-    for row in receipt.live:
-        said = row.said
-        cells = " | ".join(_number(getattr(said, figure)) for figure in FIGURES) if said else _failed(row)
-        lines.append(f"| {_tool(row)} | {cells} |")
+    """What each tool reports of the real server, with its error against what that server says of the same requests, where it does."""
+    lines = ["| streams | tool | prompt tokens | " + " | ".join(_NAMES[figure] for figure in FIGURES) + " |"]
+    lines.append("|---|---|---|" + "---|" * len(FIGURES))
+    lines += [f"| {row.streams} | {_tool(row)} | {_number(row.prompt_tokens)} | {_cells(row)} |" for row in receipt.live]
     return "\n".join(lines)
 
 
@@ -114,10 +127,10 @@ def cost_verdict(receipt: Receipt, ours: str) -> str | None:
     return f"CPU per token: {share:.2f} of the best peer's ({best}); goal: at most 0.50, {'met' if share <= 0.5 else 'missed'}"
 
 
-def wrong(receipt: Receipt) -> dict[str, tuple[int, int]]:
+def wrong(rows: Sequence[Row]) -> dict[str, tuple[int, int]]:
     """Tool -> (figures that were wrong, figures that it reported)."""
     found: dict[str, tuple[int, int]] = {}
-    for row in receipt.rows:
+    for row in rows:
         bad, all_ = found.get(row.peer, (0, 0))
         said = [verdict for verdict in row.verdicts if verdict.said is not None]
         found[row.peer] = (bad + sum(verdict.wrong for verdict in said), all_ + len(said))
@@ -129,7 +142,9 @@ def _tool(row: Row) -> str:
 
 
 def _cells(row: Row) -> str:
-    return " | ".join(_cell(verdict) for verdict in row.verdicts) if row.verdicts else _failed(row)
+    if row.verdicts:
+        return " | ".join(_cell(verdict) for verdict in row.verdicts)
+    return " | ".join(_number(getattr(row.said, figure)) for figure in FIGURES) if row.said else _failed(row)
 
 
 def _failed(row: Row) -> str:

@@ -13,7 +13,7 @@ def _argv(job: Job) -> list[str]:
     return [
         "vllm", "bench", "serve", "--backend", "openai-chat", "--endpoint", "/v1/chat/completions", "--base-url", job.base_url,
         "--model", job.model, "--tokenizer", str(job.tokenizer), "--dataset-name", "random", "--random-input-len", str(job.prompt_tokens),
-        "--random-output-len", str(job.tokens), "--num-prompts", str(job.requests), "--max-concurrency", str(job.streams),
+        "--random-output-len", str(job.tokens), "--ignore-eos", "--num-prompts", str(job.requests), "--max-concurrency", str(job.streams),
         "--percentile-metrics", "ttft,tpot,itl,e2el", "--save-result", "--result-dir", str(job.folder), "--result-filename", "out.json",
         "--disable-tqdm",
     ]  # fmt: skip

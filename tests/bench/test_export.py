@@ -123,6 +123,27 @@ def test_vllm_result_by_hand() -> None:
     assert (found["request_goodput"], found["max_output_tokens_per_s"], found["request_rate"]) == (None, None, "inf")
 
 
+def test_vllm_result_has_every_key_of_theirs() -> None:
+    """vllm bench serve 0.32 with --save-result and --save-detailed, and no more but acceptance where something was drafted."""
+    theirs = """
+        date endpoint_type backend label model_id tokenizer_id num_prompts request_rate burstiness max_concurrency duration completed
+        failed total_input_tokens total_output_tokens request_throughput request_goodput output_throughput total_token_throughput
+        input_lens output_lens ttfts itls latencies start_times queue_times generated_texts errors max_output_tokens_per_s
+        max_concurrent_requests rtfx"""
+    statistics = {f"{name}_{metric}_ms" for name in ("mean", "median", "std", "p99") for metric in ("ttft", "tpot", "itl", "e2el")}
+    drafted = "acceptance_rate acceptance_length num_drafts draft_tokens accepted_tokens per_position_acceptance_rates"
+    assert set(vllm.result(single())) == {*theirs.split(), *statistics, *(f"spec_decode_{name}" for name in drafted.split())}
+
+
+def test_vllm_queue_time_is_the_clients_lateness() -> None:
+    """Sent half a second after it was due; a lane that starts with its round was due at no time of its own."""
+    placed = two_lanes().runs[0]
+    assert placed.place is not None
+    late = placed.model_copy(update={"place": placed.place.model_copy(update={"start_s": 2.0, "due_s": 1.5})})
+    found = vllm.result(two_lanes().model_copy(update={"runs": (placed, late)}))
+    assert found["queue_times"] == [None, 0.5]
+
+
 def test_vllm_duration_of_rounds_is_wall_time() -> None:
     found = vllm.result(two_lanes())
     assert found["duration"] == 10.0  # 0 to 5, twice: not the sum of four requests

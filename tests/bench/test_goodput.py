@@ -45,6 +45,12 @@ def test_a_client_that_sends_late_is_no_fast_server() -> None:
     assert not LATE.good(SLO)
 
 
+def test_an_objective_is_met_at_its_limit() -> None:
+    assert QUICK.lane.metrics.tpot_s == SLO.tpot_s
+    assert Arrival(0.0, lane(0.0, (1.0, 1), (1.5, 2))).good(SLO)  # a TTFT of just 1 s
+    assert not Arrival(0.0, lane(0.0, (1.0625, 1), (1.5, 2))).good(SLO)
+
+
 def test_one_token_has_no_tpot_and_none_is_not_good() -> None:
     assert Arrival(0.0, lane(0.0, (0.5, 1))).good(SLO)
     assert not Arrival(0.0, lane(0.0)).good(SLO)
@@ -77,3 +83,13 @@ def test_wall_time_begins_when_the_first_request_is_due() -> None:
     later = [Arrival(5.0, lane(5.0, (0.5, 1), (1.0, 2))), Arrival(6.0, lane(6.0, (0.5, 1), (1.0, 2)))]
     found = goodput(later, SLO)
     assert (found.wall_s, found.goodput_req_s) == (2.0, 1.0)
+    late = goodput([Arrival(4.5, later[0].lane), later[1]], SLO)  # sent half a second late: the wait is part of it
+    assert late.wall_s == 2.5
+
+
+def test_the_lateness_is_of_every_request_and_the_latency_of_those_that_were_answered() -> None:
+    broken = Arrival(0.0, failed(2.0).lane)  # due at 0, sent at 2, HTTP 500
+    found = goodput([QUICK, broken], SLO)
+    assert found.lateness_s is not None
+    assert found.ttft_s is not None
+    assert (found.lateness_s.n, found.lateness_s.max, found.ttft_s.n) == (2, 2.0, 1)

@@ -33,6 +33,7 @@ def test_two_lanes_by_hand() -> None:
     # all 10 tokens from 0 to 6
     assert (found.tokens, found.wall_s) == (10, 6.0)
     assert found.wall_tok_s == pytest.approx(10 / 6)
+    assert group([B, A]).wall_s == 6.0  # from the first request, whichever lane it is
     # both decode from 2 (B's first) to 4 (A's last): A brings 2 tokens (at 3 and 4), B 4 (at 3)
     assert (found.steady_s, found.steady_tokens, found.steady_tok_s) == (2.0, 6, 3.0)
     # B's chunk of one token at 6 was under way at 4; A has a chunk exactly at 2, so nothing of A is cut

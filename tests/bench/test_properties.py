@@ -60,6 +60,19 @@ def test_scaling_all_times_scales_the_figures(lanes: Any, k: float) -> None:
 
 
 @quick
+@given(LANES, st.sampled_from([0.25, 0.5, 2.0, 8.0]))
+def test_scaling_the_times_of_a_request_scales_every_figure_of_it(lanes: Any, k: float) -> None:
+    """Each figure is a time, a rate or a count, and its name says which."""
+    start_s, chunks = lanes[0]
+    one, other = (made(start_s, chunks, scale).metrics.model_dump() for scale in (1.0, k))
+    for name, value in one.items():
+        power = -1 if name.endswith("_tok_s") else 1 if name.endswith("_s") else 0
+        assert (value is None) == (other[name] is None), name
+        assert not isinstance(value, float | int) or other[name] == pytest.approx(value * k**power, rel=1e-12), name
+    assert one["ttft_s"] is not None
+
+
+@quick
 @given(LANES, st.randoms(use_true_random=False))
 def test_the_order_of_lanes_changes_no_figure(lanes: Any, rng: Any) -> None:
     given_lanes = [made(*each) for each in lanes]

@@ -3,10 +3,12 @@
 import pytest
 
 from bench import lean
+from bench.groups import group
 from bench.measure import RequestMetrics, measure
 from bench.request import Deadlines, Endpoint, Request
+from tests.bench.test_groups import lane
 from tests.fakes.builders import More, bursts, smoothed, uniform
-from tests.fakes.script import Content, Done, Finish, Reasoning, Reply, Role, Scenario, Step, Usage, Wait
+from tests.fakes.script import Comment, Content, Done, Finish, Reasoning, Reply, Role, Scenario, Step, Usage, Wait
 from tests.fakes.sse_server import ScriptedServer
 
 # Server times are exact to a ms; a busy machine may delay a reading by tens of ms.
@@ -37,6 +39,15 @@ def test_2_the_count_does_not_depend_on_where_chunks_are_cut() -> None:
     assert counts == {12}
 
 
+def test_4_5_the_best_rate_of_lanes_is_not_below_the_average() -> None:
+    """Two lanes, a token and then 8 each 0.1 s: 64 tokens in the 0.4 s in which both decode. The 8 chunks of that time are 20 a second,
+    which is below the average of the 66 tokens."""
+    chunks = [(0.5, 1), (0.6, 9), (0.7, 17), (0.8, 25), (0.9, 33)]
+    found = group([lane(0.0, *chunks), lane(0.0, *chunks)])
+    assert found.steady_tok_s == pytest.approx(160)
+    assert found.wall_tok_s == pytest.approx(66 / 0.9)
+
+
 def test_6_a_gap_between_chunks_is_no_time_per_token() -> None:
     found = measured(bursts([(0.1, 4)] * 4, "per-chunk"))
     assert found.itl_p50_s == pytest.approx(0.1, abs=0.05)
@@ -55,6 +66,15 @@ def test_8_an_empty_role_delta_is_no_first_token() -> None:
     assert near(found.ttft_s, 0.3)
     assert found.ttfr_s is not None
     assert found.ttfr_s < 0.29
+
+
+def test_9_what_a_router_sends_while_it_waits_is_no_first_token() -> None:
+    """Its own role chunk at once, comments to keep the connection, and then the engine's role chunk."""
+    found = measured(
+        [Role(), Comment(), Wait(0.2), Comment(), Role(), Wait(0.1), Content("a"), Wait(0.1), Content("b"), Finish(), Usage(), Done()]
+    )
+    assert near(found.ttft_s, 0.3)
+    assert (found.n_tokens, found.first_chunk_tokens) == (2, None)
 
 
 @pytest.mark.parametrize("field", ["reasoning", "reasoning_content"])

@@ -136,6 +136,29 @@ def test_a_newcomer_is_compared_with_the_one_that_ran_alone_just_before() -> Non
     assert found.summary.mixed.newcomer_slowdown is not None
     assert found.summary.mixed.newcomer_slowdown.median == 5.0
     assert found.rounds[0].group is None
+    # one that failed is no measure: the one before it counts
+    failed = runs[3].model_copy(update={"trace": runs[3].trace.model_copy(update={"error": "HTTP 500"})})
+    again = derived(grouped().model_copy(update={"runs": (*runs[:3], failed, *runs[4:])}))
+    assert [one.interference.newcomer_slowdown for one in again.rounds if one.interference] == [2.0, 2.0]
+
+
+@pytest.mark.parametrize(("text", "reasoning", "gates"), [
+    ("", "one two three", ()),  # thoughts are an answer too
+    ("", "", ("run 0: empty",)),
+    ("one", "nan", ("run 0: nan",)),  # not "onenan"
+    ("cut at the end \ufffd", "one", ()),
+])  # fmt: skip
+def test_thoughts_are_part_of_what_is_checked(text: str, reasoning: str, gates: tuple[str, ...]) -> None:
+    payload = grouped()
+    run = payload.runs[0]
+    said = run.model_copy(update={"trace": run.trace.model_copy(update={"text": text, "reasoning": reasoning})})
+    assert derived(payload.model_copy(update={"runs": (said, *payload.runs[1:])})).failed_gates == gates
+
+
+def test_one_lane_is_no_group() -> None:
+    payload = grouped()
+    found = derived(payload.model_copy(update={"runs": payload.runs[:1]}))
+    assert [one.group for one in found.rounds] == [None, None]
 
 
 def test_a_request_sent_late_was_not_sent_when_due() -> None:

@@ -20,7 +20,8 @@ from bench import notebook
 from bench.errors import BadRequest, BenchError, InvalidMeasurement
 from bench.grid import Grid
 from bench.kinds.registry import Pile
-from bench.receipt import seal, write
+from bench.notebook import Which
+from bench.receipt import Slot, seal, write
 from cli import notebooks
 from tests.bench.samples import run, sample
 
@@ -159,9 +160,13 @@ def test_receipts_are_counted_and_chosen(tmp_path: Path, capsys: pytest.CaptureF
     assert "2 receipts, 1 left out" in said
     assert "c.json: not readable" in said
     receipts = [each.document for each in pile.of("performance")]
-    assert [r.arm for r in notebook.choose(receipts, kit="local")] == ["x"]
-    assert [r.system.kit for r in notebook.choose(receipts, phase="code", lanes=1)] == ["spark2"]
-    assert notebook.choose(receipts, since="2027") == []
+    assert [r.arm for r in notebook.choose(receipts, Which(kit="local"))] == ["x"]
+    assert [r.system.kit for r in notebook.choose(receipts, Which(phase="code", lanes=1))] == ["spark2"]
+    assert [r.system.kit for r in notebook.choose(receipts, Which(arm="x"))] == ["local"]
+    assert notebook.choose(receipts, Which(since="2027")) == []
+    planned = [r.model_copy(update={"plan": Slot(plan="sha256:" + "0" * 64, slot=0, attempt=1)}) for r in receipts]
+    assert notebook.choose(planned, Which()) == planned
+    assert notebook.choose([planned[0], receipts[1]], Which(planned=False)) == [receipts[1]]
 
 
 def test_nothing_shows_as_nothing() -> None:

@@ -50,6 +50,12 @@ def test_interval_by_hand() -> None:
     assert found.estimate == 2.5
 
 
+def test_the_estimate_is_the_median_of_pairs() -> None:
+    # 10 9 8, 11 10 9, 100 99 98: one boot far off moves it little; inside blocks only 0 -> 10 and 2 -> 13
+    assert stats.hodges_lehmann(dealt([0, 1, 2], [10, 11, 100])) == 10
+    assert stats.hodges_lehmann(dealt([0, 2], [10, 13], (0, 1, 0, 1))) == 10.5
+
+
 def test_unequal_numbers_of_boots() -> None:
     # 2 against 4: 15 splits; only the observed one has the two smallest in A
     found = stats.shift(dealt([1, 2], [3, 4, 5, 6]))
@@ -101,6 +107,8 @@ def test_spread_and_detectable_change() -> None:
     four = dealt([0, 2, 0, 2], [5, 7, 5, 7])  # residuals +-1: 8 squares, 6 degrees of freedom
     assert stats.detectable(four) == pytest.approx(2.85 * math.sqrt(8 / 6))
     assert stats.detectable(dealt([0, 2, 0], [5, 7, 5])) is None
+    # 4 and 12 boots tell as much as 6 and 6; residuals +-1: 16 squares, 14 degrees of freedom
+    assert stats.detectable(dealt([0.0, 2] * 2, [5.0, 7] * 6)) == pytest.approx(1.79 * math.sqrt(16 / 14))
     twenty = dealt([0.0, 2] * 10, [5.0, 7] * 10)  # sd sqrt(40 / 38); 2.802 sqrt(2 / 20)
     assert stats.detectable(twenty) == pytest.approx(2.802 * math.sqrt(0.1) * math.sqrt(40 / 38))
 
@@ -117,6 +125,9 @@ def test_tail_by_hand() -> None:
     runs = [[100.0, 100, 100, 80, 100], [50.0, 50, 50, 50, 46]]
     # of ten runs one is below 0.9 of its boot's median (80); 46 is 0.92
     assert stats.slow_shares(runs) == [0.2, 0.0]
+    # a run exactly 10 % below is not slow
+    assert stats.slow_shares([[100.0, 100, 90]]) == [0.0]
+    assert stats.tail([[100.0, 100, 90]]).slow_share == 0
     found = stats.tail(runs)
     assert (found.runs, found.slow_share) == (10, 0.1)
     # ratios sorted 0.8 0.92 1 ...: the 10th percentile lies 0.9 of the way from the first to the second

@@ -63,6 +63,9 @@ def test_too_few_boots_are_descriptive_only() -> None:
     assert "3 boots" in found.why
     assert found.detectable is None
     assert verdict.overall([found], None, []).exit_code == 4
+    # the smaller arm counts
+    uneven = verdict.judge([pair("ABABABA", flat(1, 1.1, 1.2, 1.3), flat(9, 9.1, 9.2))], ALL)[0]
+    assert (uneven.verdict, uneven.why.partition(" of")[0]) == ("DESCRIPTIVE ONLY", "3 boots")
 
 
 def test_an_order_that_confounds_drift_gives_no_verdict() -> None:
@@ -70,6 +73,7 @@ def test_an_order_that_confounds_drift_gives_no_verdict() -> None:
     assert word(pair("AAAABBBB", *values)) == "DESCRIPTIVE ONLY"
     assert "AAAABBBB" in verdict.order_doubt(pair("AAAABBBB", *values))
     assert verdict.order_doubt(pair("ABABABAB", *values)) == ""  # mean places one apart
+    assert verdict.order_doubt(pair("AABABBAB", *values)) != ""  # places 0 1 3 6 and 2 4 5 7: 2.5 and 4.5
     assert verdict.order_doubt(pair("AABABABB", *values)) != ""  # places 0 1 3 5 and 2 4 6 7: 2.25 and 4.75
     # a drawn order inside blocks is what the block test accounts for
     blocks = dict(enumerate((0, 0, 0, 0, 1, 1, 1, 1, 2, 2)))
@@ -99,6 +103,14 @@ def test_a_slow_mode_that_the_median_hides_fails() -> None:
     some = verdict.judge([pair(ABBA, a, [slow(110 + i, 1 if i < 2 else 0) for i in range(4)])], ALL)
     assert some[0].tail.verdict == "suspect"
     assert verdict.overall(some, None, []).exit_code == 4
+
+
+def test_a_tail_that_reaches_lower_without_slow_runs_is_suspect() -> None:
+    """Eight of twenty runs at 0.92 of their boot's median: none is slow, but the 10th percentile is 8 % lower. 4 % are no step."""
+    a = [[100.0] * 5] * 4
+    low, near = (verdict.tail_verdict(a, [[100.0, 100, 100, value, value]] * 4) for value in (92.0, 96.0))
+    assert (low.slow_share_b, low.low_ratio_b, low.p, low.verdict) == (0, 0.92, 1, "suspect")
+    assert near.verdict == "fine"
 
 
 def test_overall() -> None:
