@@ -36,7 +36,7 @@ from bench.receipt import seal_of
 from bench.sealed import write
 
 LAYERS = tuple(range(10, 30))
-PROMPTS, REPLY_TOKENS, GROUP = 16, 40, 4
+PROMPTS, REPLY_TOKENS, GROUP, ROWS = 16, 40, 4, 256
 # what the model's own chat template puts in front when no system turn is given: heretic always gives one
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 
@@ -62,7 +62,7 @@ def plain_point(loaded: Loaded, ids: Tensor, old: Tensor, head: Tensor) -> Tenso
     found = []
     for part, was in zip(ids.split(GROUP), old.split(GROUP), strict=True):
         now = loaded.model.model(part, use_cache=False).last_hidden_state.float()
-        rows = zip(was.flatten(0, 1).split(panel.ROWS), now.flatten(0, 1).split(panel.ROWS), strict=True)
+        rows = zip(was.flatten(0, 1).split(ROWS), now.flatten(0, 1).split(ROWS), strict=True)
         found.append(torch.cat([panel.full_kld(head, a, b) for a, b in rows]).view(part.shape))
     return torch.cat(found)
 
