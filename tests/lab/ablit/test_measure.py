@@ -25,7 +25,7 @@ def test_every_projection_is_edited_as_asked() -> None:
 def test_shards_that_are_not_the_whole_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """An edit whose figure depends on all columns, as one with a norm over the whole weight would."""
     monkeypatch.setattr(
-        measure_exact.formula, "project", lambda weight, vector, alpha: weight - alpha * weight.mean() * vector.unsqueeze(1)
+        "vllm_glm_exl3.ablation.formula.project", lambda weight, vector, alpha: weight - alpha * weight.mean() * vector.unsqueeze(1)
     )
     row = measure_exact.tensor(torch.randn(HIDDEN, 12, generator=torch.Generator().manual_seed(1)), vectors().tensor, 1.0, (2, 3))
     assert row["shards_equal"] == []
