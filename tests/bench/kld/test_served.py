@@ -100,7 +100,7 @@ def test_every_position_of_every_window(server: Any, tmp_path: Path) -> None:
 
 def test_a_server_that_dies_in_the_middle_of_an_answer(server: Any, tmp_path: Path) -> None:
     server.missing = 5
-    with pytest.raises(BenchError, match="no usable answer: .*\ntry: again; finished windows are kept"):
+    with pytest.raises(BenchError, match=r"no usable answer: .*\ntry: again; finished windows are kept"):
         take(server, tmp_path / "x.npz")
 
 
