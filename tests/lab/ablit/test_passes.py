@@ -117,3 +117,12 @@ def test_packed_weights_are_those_of_now() -> None:
     assert memory.products
     assert torch.allclose(moved[1], theirs, atol=1e-4)
     assert float((stock[1] - moved[1]).abs().max()) > 0.1
+
+
+def test_a_head_with_a_cap_cannot_be_swept() -> None:
+    tiny = loaded()
+    tiny.model.config.final_logit_softcapping = 30.0
+    cut = bench(loaded()).windows
+    tiny.model.lm_head.register_forward_hook(lambda layer, args, out: torch.tanh(out / 30) * 30)
+    with pytest.raises(BadRequest, match="the model's head has a bias, a cap or a scale: it cannot be swept here"):
+        panel.Base(tiny.model, cut)
