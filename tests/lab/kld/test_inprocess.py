@@ -47,7 +47,7 @@ def test_cheap_and_full_form_against_fp64(alpha: float) -> None:
 def test_an_edit_below_a_kept_entry_is_seen() -> None:
     edited = tiny.llama()
     stock = Stock(edited, tiny.windows(2), entries=(2,))
-    tiny.edit(edited, [1], 2.0)
+    tiny.edit(edited, range(1, 2), 2.0)
     assert torch.equal(stock.score(1).kld, stock.score(0).kld)
     assert float(stock.score(1).kld.mean()) > 1e-4
 
