@@ -100,7 +100,16 @@ def _apply(model: Any, spec: EditSpec, vectors: Vectors, layer: int, target: str
     weight, alpha, vector = projection(model, layer, target).weight.data, spec.alpha_of(layer), vectors.of(layer)
     before = weight.clone()
     after = formula.project(before, vector, alpha)
-    ratio, change = formula.signed_ratio(before, after, vector), formula.relative_change(before, after)
+    if not bool(after.isfinite().all()):
+        raise BadRequest(
+            f"layer {layer} {target}: alpha {alpha:g} leaves values that are not finite in {weight.dtype}\ntry: an alpha of 0 to 3"
+        )
+    try:
+        ratio, change = formula.signed_ratio(before, after, vector), formula.relative_change(before, after)
+    except BadAblation as error:
+        raise BadRequest(
+            f"layer {layer} {target}: {error}; the edit would touch nothing\ntry: another direction, or other --layers"
+        ) from None
     kept.append((weight, before))
     weight.copy_(after)
     return LayerEdit(

@@ -2,10 +2,15 @@
 
     python -m ablit.measure panel OUT DIRECTION [WINDOWS_PER_STRATUM]
     python -m ablit.measure replies OUT DIRECTION HERETIC_PYTHON
+    python -m ablit.measure exactness OUT DIRECTION
 
 panel: KLD of every position of the panel, our form beside the plain one (unedited states stored; for each point a full forward with
-transformers and two log-softmaxes over the vocabulary). replies: first-token KLD of 16 prompts and 16 answers of 40 tokens, as
-PyPI heretic-llm 1.4 does for a trial, beside heretic itself in an environment of its own (measure_heretic.py); same model, prompts, fp32.
+transformers and two log-softmaxes over the vocabulary), at alpha 2 on each range of layers of the committed sweep. Ours has the total
+variation of every eighth position in it. exactness: see measure_exact.py.
+
+replies: first-token KLD of 16 prompts and 16 answers of 40 tokens, as PyPI heretic-llm 1.4 does for a trial, beside heretic itself in an
+environment of its own (measure_heretic.py); same model, prompts, fp32; how many answers are the same text is counted.
+
 CPU seconds of the process are compared: other work on the machine does not change them much.
 """
 
@@ -24,19 +29,21 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from vllm_glm_exl3.ablation import formula
 
-from ablit import directions, edit, model, panel, prompts, reply
+from ablit import directions, edit, measure_exact, model, panel, prompts, reply
 from ablit.lean import Lean
 from ablit.model import Loaded
 from ablit.provenance import tool
-from ablit.spec import EditSpec
+from ablit.spec import EditSpec, shown
 from bench.kld import windows as texts
 from bench.kld.model import cache, converted
 from bench.receipt import seal_of
 from bench.sealed import write
 
 LAYERS = tuple(range(10, 30))
-PROMPTS, REPLY_TOKENS, GROUP = 16, 40, 4
+RANGES = ("10-29", "15-29", "20-29", "15-24", "15-19")  # of the committed sweep, four points each
+PROMPTS, REPLY_TOKENS, GROUP, ROWS = 16, 40, 4, 256
 # what the model's own chat template puts in front when no system turn is given: heretic always gives one
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 
@@ -62,72 +69,89 @@ def plain_point(loaded: Loaded, ids: Tensor, old: Tensor, head: Tensor) -> Tenso
     found = []
     for part, was in zip(ids.split(GROUP), old.split(GROUP), strict=True):
         now = loaded.model.model(part, use_cache=False).last_hidden_state.float()
-        rows = zip(was.flatten(0, 1).split(panel.ROWS), now.flatten(0, 1).split(panel.ROWS), strict=True)
+        rows = zip(was.flatten(0, 1).split(ROWS), now.flatten(0, 1).split(ROWS), strict=True)
         found.append(torch.cat([panel.full_kld(head, a, b) for a, b in rows]).view(part.shape))
     return torch.cat(found)
 
 
-def compare_panel(out: Path, direction: Path, per_stratum: int | None) -> dict[str, Any]:
+def _cut(loaded: Loaded, per_stratum: int | None) -> tuple[texts.Window, ...]:
+    return texts.cut(texts.load(), lambda text: loaded.tokenizer.encode(text, add_special_tokens=False), per_stratum=per_stratum)
+
+
+def compare_panel(direction: Path, per_stratum: int | None) -> dict[str, Any]:
     loaded = model.load(None, "float32", say)
-    vectors, lean = directions.open_file(direction, loaded), Lean(loaded.model)
-    cut = texts.cut(texts.load(), lambda text: loaded.tokenizer.encode(text, add_special_tokens=False), per_stratum=per_stratum)
+    vectors, lean, cut = directions.open_file(direction, loaded), Lean(loaded.model), _cut(loaded, per_stratum)
     ids = torch.tensor([window.tokens[:-1] for window in cut])
-    base, once = timed(lambda: panel.Base(loaded.model, cut, entries=[LAYERS[0]]))
-    old = base.base.hidden.view(*ids.shape, -1)
-    ours, plain, worst = [], [], 0.0
-    for alpha in (1.0, 2.0):
-        with edit.edited(loaded.model, EditSpec(direction=vectors.id, layers=LAYERS, alpha=alpha), vectors):
-            found, spent = timed(lambda: base.measure(LAYERS[0]))
-            ours.append(spent)
-            full, spent = timed(lambda: plain_point(loaded, ids, old, lean.head))
-            plain.append(spent)
-            say(f"alpha {alpha:g}: ours {ours[-1]}, plain {plain[-1]}, means {found.kld.mean():.7f} {full.mean():.7f}")
-            worst = max(worst, _worst(loaded, ids[:1], found.kld[:1], old[:1], lean.head))
-    ratio = sum(each["cpu_s"] for each in plain) / sum(each["cpu_s"] for each in ours)
-    minute = 60 * len(ours) / sum(each["cpu_s"] for each in ours)
+    ranges = [formula.layers(text, len(lean.layers)) for text in RANGES]
+    base, once = timed(lambda: panel.Base(loaded.model, cut, entries=[layers[0] for layers in ranges]))
+    points: list[dict[str, Any]] = []
+    for layers in ranges:
+        with edit.edited(loaded.model, EditSpec(direction=vectors.id, layers=layers, alpha=2.0), vectors):
+            found, ours = timed(partial(base.measure, layers[0]))
+            full, plain = timed(partial(plain_point, loaded, ids, base.base.hidden.view(*ids.shape, -1), lean.head))
+            error = worst(loaded, base, found)
+        means = {"kld": float(found.kld.mean()), "plain_kld": float(full.mean()), "worst_error_against_fp64": error}
+        points.append({"layers": shown(layers), "ours": ours, "plain": plain, "ratio": _ratio([plain], [ours]), **means})
+        say(f"{points[-1]}")
+    all_ours, all_plain = [point["ours"] for point in points], [point["plain"] for point in points]
     return {
         "positions": ids.numel(),
-        "layers": "10-29",
-        "ours": ours,
-        "plain": plain,
+        "points": points,
         "ours_once": once,
-        "ratio": round(ratio, 3),
-        "points_per_cpu_minute": round(minute, 3),
-        "worst_error_against_fp64": worst,
+        "ratio": _ratio(all_plain, all_ours),
+        "points_per_cpu_minute": round(60 * len(points) / sum(each["cpu_s"] for each in all_ours), 3),
+        "worst_error_against_fp64": max(point["worst_error_against_fp64"] for point in points),
     }
 
 
-def _worst(loaded: Loaded, ids: Tensor, kld: Tensor, old: Tensor, head: Tensor) -> float:
-    """Largest difference of one window's positions from the definition in fp64 over the full vocabulary."""
-    now = loaded.model.model(ids, use_cache=False).last_hidden_state[0]
-    pairs = zip(old[0].double().split(128), now.double().split(128), strict=True)
-    full = torch.cat([panel.full_kld(head, a, b) for a, b in pairs])
-    return float((full - kld[0]).abs().max())
+def _ratio(theirs: list[dict[str, float]], ours: list[dict[str, float]]) -> float:
+    return round(sum(each["cpu_s"] for each in theirs) / sum(each["cpu_s"] for each in ours), 3)
 
 
-def our_trial(loaded: Loaded, first: reply.Chat, asked: reply.Chat, was: Tensor, spec: EditSpec, vectors: edit.Vectors) -> float:
+def worst(loaded: Loaded, base: panel.Base, found: panel.Distances) -> float:
+    """Largest difference of the first window's positions from the definition in fp64 over the full vocabulary, the model as it is now."""
+    time_ = base.shape[1]
+    old, now = base.base.hidden[:time_].double(), base.hidden(0)[0].double()
+    full = torch.cat([panel.full_kld(base.head.weight, a, b) for a, b in zip(old.split(128), now.split(128), strict=True)])
+    return float((full - found.kld[0]).abs().max())
+
+
+def exactness(direction: Path) -> dict[str, Any]:
+    loaded = model.load(None, "float32", say)
+    vectors = directions.open_file(direction, loaded)
+    whole = measure_exact.in_the_model(loaded, vectors, _cut(loaded, 1)[:1], LAYERS, worst)
+    say(f"{whole}")
+    found = list(measure_exact.rows(loaded, vectors))
+    facts = loaded.facts.model_dump(mode="json")
+    return {"model": facts, "direction": vectors.facts, **measure_exact.summary(found), "in_the_model": whole, "rows": found}
+
+
+def our_trial(
+    loaded: Loaded, first: reply.Chat, asked: reply.Chat, was: Tensor, spec: EditSpec, vectors: edit.Vectors
+) -> tuple[float, list[str]]:
     """First-token KLD of one set, answers to the other."""
     with edit.edited(loaded.model, spec, vectors):
         state, _ = reply.begun(first, spec.layers[0], 0)
         kld = float(panel.full_kld(asked.lean.head, was, state).mean())
-        reply.answers(asked, spec.layers[0], REPLY_TOKENS)
-    return kld
+        _, said = reply.answers(asked, spec.layers[0], REPLY_TOKENS)
+    return kld, [answer.text for answer in said]
 
 
-def compare_replies(out: Path, direction: Path, python: Path) -> dict[str, Any]:
+def compare_replies(direction: Path, python: Path) -> dict[str, Any]:
     loaded = model.load(None, "float32", say)
     vectors, lean = directions.open_file(direction, loaded), Lean(loaded.model)
     good, bad = (prompts.shipped(side, "held-out").first(PROMPTS) for side in ("direct", "long"))
     first, asked = (reply.chat(lean, loaded.tokenizer, each.texts, loaded.ends) for each in (good, bad))
     was, _ = reply.begun(first, 0, 0)
-    trials = []
+    trials, said = [], []
     for alpha in (1.0, 1.0, 2.0):  # the first one fills the entry cache and is not counted
         spec = EditSpec(direction=vectors.id, layers=LAYERS, alpha=alpha)
-        kld, spent = timed(partial(our_trial, loaded, first, asked, was, spec, vectors))
+        (kld, answers), spent = timed(partial(our_trial, loaded, first, asked, was, spec, vectors))
         trials.append({"alpha": alpha, "first_token_kld": kld, **spent})
+        said.append(answers)
         say(f"ours: {trials[-1]}")
     theirs = _heretic(python, good, bad, vectors)
-    ratio = sum(t["cpu_s"] for t in theirs["trials"][1:]) / sum(t["cpu_s"] for t in trials[1:])
+    same = [sum(a == b for a, b in zip(mine, each.pop("answers"), strict=True)) for mine, each in zip(said, theirs["trials"], strict=True)]
     return {
         "prompts": [good.name, bad.name],
         "count": PROMPTS,
@@ -135,7 +159,8 @@ def compare_replies(out: Path, direction: Path, python: Path) -> dict[str, Any]:
         "dtype": "float32",
         "ours": trials,
         "heretic": theirs,
-        "ratio": round(ratio, 3),
+        "same_answers": same,
+        "ratio": _ratio(theirs["trials"][1:], trials[1:]),
     }
 
 
@@ -155,17 +180,20 @@ def _heretic(python: Path, good: prompts.Prompts, bad: prompts.Prompts, vectors:
     if done.returncode:
         raise SystemExit(f"heretic failed: {done.stderr[-2000:]}")
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    say(f"heretic: {found}")
+    say(f"heretic: {[{**each, 'answers': len(each['answers'])} for each in found['trials']]}")
     return found
 
 
 def main() -> None:
     torch.set_num_threads(1)
+    torch.set_grad_enabled(False)
     what, out, direction, *more = sys.argv[1:]
     if what == "panel":
-        found = compare_panel(Path(out), Path(direction), int(more[0]) if more else None)
+        found = compare_panel(Path(direction), int(more[0]) if more else None)
+    elif what == "exactness":
+        found = exactness(Path(direction))
     else:
-        found = compare_replies(Path(out), Path(direction), Path(more[0]))
+        found = compare_replies(Path(direction), Path(more[0]))
     machine = {"cpu": cpu_model(), "threads": 1, "load_1m": os.getloadavg()[0], "torch": torch.__version__}
     document = {"measure": f"spark-lab/ablit-{what}/v1", "tool": tool(), "machine": machine, **found}
     write({**document, "seal": seal_of(document)}, Path(out))

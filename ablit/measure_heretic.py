@@ -23,8 +23,8 @@ from heretic.model import AbliterationParameters, Model  # noqa: E402
 from heretic.utils import Prompt  # noqa: E402
 
 
-def trial(model: Any, good: Any, bad: Any, base: Any, directions: Any, alpha: float) -> dict[str, float]:
-    """CPU and wall seconds of one trial, and its first-token KLD."""
+def trial(model: Any, good: Any, bad: Any, base: Any, directions: Any, alpha: float) -> dict[str, Any]:
+    """CPU and wall seconds of one trial, its first-token KLD and answers."""
     cpu, wall = time.process_time(), time.monotonic()
     flat = AbliterationParameters(max_weight=alpha, max_weight_position=19.5, min_weight=alpha, min_weight_distance=9.5)
     off = AbliterationParameters(max_weight=0.0, max_weight_position=19.5, min_weight=0.0, min_weight_distance=0.1)
@@ -32,16 +32,17 @@ def trial(model: Any, good: Any, bad: Any, base: Any, directions: Any, alpha: fl
     model.abliterate(directions, 15.0, {"attn.o_proj": flat, "mlp.down_proj": off})
     logprobs = model.get_logprobs_batched(good)
     kld = torch.nn.functional.kl_div(logprobs, base, reduction="batchmean", log_target=True).item()
-    model.get_responses_batched(bad, skip_special_tokens=True)
+    answers = model.get_responses_batched(bad, skip_special_tokens=True)
     return {
         "alpha": alpha,
         "first_token_kld": kld,
         "cpu_s": round(time.process_time() - cpu, 3),
         "wall_s": round(time.monotonic() - wall, 3),
+        "answers": answers,
     }
 
 
-def main() -> list[dict[str, float]]:
+def main() -> list[dict[str, Any]]:
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     settings = Settings(

@@ -4,18 +4,21 @@ what speculative decoding with the unedited model as drafter would make of the e
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ablit.receipt import Panel
 from ablit.receipt import Window as WindowFacts
-from bench.kld.inprocess import Stock
-from bench.kld.windows import Window
+from bench.errors import BadRequest, InvalidMeasurement
+from bench.kld.inprocess import Stock, parts_of
+from bench.kld.windows import Window as KldWindow
 
-ROWS = 256
 TV_STRIDE = 8  # total variation needs both distributions: every eighth position stands for all
+_SCALE = 32768  # probabilities are kept as fp16: scaled, they reach down to 2e-12
 
 
 @dataclass(frozen=True)
@@ -28,25 +31,42 @@ class Distances:
 
 
 class Base(Stock):
-    """The unedited pass, with the total variation of a stride of positions added to what `Stock` scores."""
+    """The unedited pass, with what total variation needs beside that which `Stock` keeps: every TV_STRIDE-th distribution, as fp16."""
+
+    def __init__(self, model: Any, windows: Sequence[KldWindow], *, entries: Sequence[int] = (), batch: int = 4) -> None:
+        super().__init__(model, windows, entries=entries, batch=batch)
+        if not self.head.plain:
+            raise BadRequest("the model's head has a bias, a cap or a scale: it cannot be swept here\ntry: invoke kld.capture of each edit")
+        with torch.inference_mode():
+            parts = [self._cheap_part(part, self.base.hidden[part]) for part in parts_of(len(self.base.hidden))]
+        self._shares = [shares(e) for *_, e in parts]
 
     def measure(self, first: int) -> Distances:
         """The model as it is now, of which no layer below `first` was edited."""
+        found = []
         with torch.inference_mode():
             hidden = self.hidden(first).flatten(0, 1).float()
-            kld, agree, _ = (torch.cat(column).reshape(self.shape) for column in zip(*self._cheap(hidden), strict=True))
-            old, new = self.base.hidden[::TV_STRIDE], hidden[::TV_STRIDE]
-            parts = [total_variation(self.head.weight, a, b) for a, b in zip(old.split(ROWS), new.split(ROWS), strict=True)]
-        return Distances(kld, agree, torch.cat(parts).reshape(self.shape[0], -1))
+            for part, stock in zip(parts_of(len(hidden)), self._shares, strict=True):
+                kld, agree, _, e = self._cheap_part(part, hidden[part])
+                found.append((kld, agree, total_variation(stock, shares(e))))
+        kld, agree, tv = (torch.cat(column).reshape(self.shape[0], -1) for column in zip(*found, strict=True))
+        if not bool(kld.isfinite().all()):
+            raise InvalidMeasurement("the edited model's logits are not finite at some position\ntry: a smaller alpha")
+        return Distances(kld, agree, tv)
 
 
-def total_variation(head: Tensor, old: Tensor, new: Tensor) -> Tensor:
-    """[rows] sum over the vocabulary of |p - q| / 2, of the states [rows, hidden]; equal states give exactly 0."""
-    p, q = torch.softmax(old @ head.T, dim=1), torch.softmax(new @ head.T, dim=1)
-    return p.sub_(q).abs_().sum(dim=1) / 2
+def shares(e: Tensor) -> Tensor:
+    """Of rows of terms that are proportional to probabilities: every TV_STRIDE-th as probabilities times _SCALE, fp16."""
+    some = e[::TV_STRIDE]
+    return (some * (_SCALE / some.sum(1, keepdim=True))).half()
 
 
-def facts(found: Distances, texts: str, windows: tuple[Window, ...]) -> Panel:
+def total_variation(old: Tensor, new: Tensor) -> Tensor:
+    """[rows] sum over the vocabulary of |p - q| / 2 of rows of `shares`; equal rows give exactly 0."""
+    return (old.float() - new.float()).abs_().sum(dim=1) / (2 * _SCALE)
+
+
+def facts(found: Distances, texts: str, windows: tuple[KldWindow, ...]) -> Panel:
     """What a receipt keeps of one measurement."""
     time = found.kld.shape[1]
     columns = (found.kld.sum(1), found.tv.double().mean(1), found.agree.sum(1), found.kld.max(1).values)
@@ -57,7 +77,7 @@ def facts(found: Distances, texts: str, windows: tuple[Window, ...]) -> Panel:
     return Panel(form="statistics", texts=texts, texts_sha256=digest, windows=kept, median=marks[0], p99=marks[1], p999=marks[2])
 
 
-def texts_sha256(windows: tuple[Window, ...]) -> str:
+def texts_sha256(windows: tuple[KldWindow, ...]) -> str:
     return hashlib.sha256("\n".join(f"{window.name} {window.sha256}" for window in windows).encode()).hexdigest()
 
 

@@ -70,6 +70,7 @@ def begun(asked: Chat, first: int, room: int) -> tuple[Tensor, Memory]:
     """The model as it is now, when layers below `first` are unedited: normed state [rows, hidden] before the first answer token, and the
     memory to go on with."""
     prefix, rest, memory = asked.entry(first, room)
+    memory.products = asked.lean.packed()
     _, rest = asked.through(prefix, rest, memory, first, None)
     memory.used = asked.length
     return asked.lean.final(rest[:, -1]), memory
@@ -82,7 +83,7 @@ def answers(asked: Chat, first: int, length: int) -> tuple[Tensor, list[Answer]]
     """
     lean, (state, memory) = asked.lean, begun(asked, first, length)
     said: list[list[int]] = [[] for _ in asked.ids]
-    rows, now = torch.arange(len(said)), (state @ lean.head.T).argmax(1)
+    rows, now = torch.arange(len(said)), lean.logits(state).argmax(1)
     for spoken in range(1, length + 1):
         for row, token in zip(rows.tolist(), now.tolist(), strict=True):
             said[row].append(token)
@@ -94,7 +95,7 @@ def answers(asked: Chat, first: int, length: int) -> tuple[Tensor, list[Answer]]
             memory.keep(alive)
         x = lean.step(lean.embed(now.unsqueeze(1)), 0, memory)
         memory.used += 1
-        now = (lean.final(x[:, -1]) @ lean.head.T).argmax(1)
+        now = lean.logits(lean.final(x[:, -1])).argmax(1)
     return state, [_answer(asked, tokens) for tokens in said]
 
 

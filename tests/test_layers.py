@@ -22,7 +22,19 @@ GLUE = {
 BESIDE = {"ablit": {"bench"}}
 _ABLIT_TORCH = {
     f"ablit/{name}.py"
-    for name in ("directions", "edit", "evaluate", "lean", "measure", "measure_heretic", "model", "panel", "reply", "__main__")
+    for name in (
+        "directions",
+        "edit",
+        "evaluate",
+        "lean",
+        "measure",
+        "measure_exact",
+        "measure_heretic",
+        "model",
+        "panel",
+        "reply",
+        "__main__",
+    )
 }
 # package -> the only files that may import it
 DOORS = {
@@ -38,7 +50,7 @@ DOORS = {
     "torch": {"bench/kld/model.py", "bench/kld/head.py", "bench/kld/inprocess.py", "bench/kld/local.py"} | _ABLIT_TORCH,
     "transformers": {"bench/kld/model.py", "bench/kld/local.py", "ablit/model.py"},
     "optuna": {"ablit/search.py"},
-    "vllm_glm_exl3": {"ablit/directions.py", "ablit/edit.py", "ablit/sweep.py"},
+    "vllm_glm_exl3": {"ablit/directions.py", "ablit/edit.py", "ablit/measure.py", "ablit/measure_exact.py", "ablit/sweep.py"},
     "xllamacpp": {"cluster/engines/llama_server.py"},
 }
 

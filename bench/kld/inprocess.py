@@ -82,6 +82,7 @@ class Stock:
         if int(ids.max()) >= model.get_input_embeddings().weight.shape[0]:
             raise BadRequest("the windows hold token ids that the model does not have: they were cut by another tokenizer")
         self.head = heads.of(model)
+        self._product = heads.product(self.head.weight, _ROWS) if self.head.plain else self.head.logits
         with torch.inference_mode():
             hidden = torch.cat([self._stock_pass(part) for part in ids.split(batch)])
             heads.verify(self.head, model, hidden[:1, :8].flatten(0, 1), model(ids[:1, :8], use_cache=False).logits[0])
@@ -137,24 +138,18 @@ class Stock:
         normed: Tensor = self.norm(residual)
         return normed
 
-    def _shifted(self, hidden: Tensor, lse: Tensor) -> Tensor:
-        """Logits of a plain head minus the stock's lse: their exponentials sum to about 1."""
-        return torch.addmm(lse.neg().unsqueeze(1), hidden, self.head.weight.T)
-
     def _statistics(self, hidden: Tensor) -> _Base:
         parts = [self._base_of(rows) for rows in hidden.split(_ROWS)]
         return _Base(hidden, *(torch.cat(column) for column in zip(*parts, strict=True)))
 
     def _base_of(self, rows: Tensor) -> tuple[Tensor, ...]:
-        logits = self.head.logits(rows)
+        logits = self._product(rows)
         lse = logits.logsumexp(1)
         best, top = logits.topk(min(_EXACT, logits.shape[1]), 1)
         confidence = (best[:, 0] - lse).double().exp()
         if not self.head.plain:
             return rows.new_empty(len(rows), 0), lse, torch.zeros_like(confidence), top, confidence
-        shifted = self._shifted(rows, lse)
-        log_sum = self._log_sum(shifted.clone(), rows, lse, top)
-        p = shifted.exp_()
+        log_sum, p = self._log_sum(logits, logits.amax(1), rows, lse, top)
         mean_row = torch.zeros(rows.shape, dtype=torch.float64)
         for part, weight in zip(p.split(_BLOCK, 1), self.head.weight.split(_BLOCK), strict=True):
             mean_row += (part @ weight).double()
@@ -166,33 +161,39 @@ class Stock:
         """Shifted logits of the tokens `top`, in fp64."""
         return torch.einsum("rd,rkd->rk", hidden.double(), self.head.weight[top].double()) - lse.double().unsqueeze(1)
 
-    def _log_sum(self, shifted: Tensor, hidden: Tensor, lse: Tensor, top: Tensor) -> Tensor:
-        """log of the sum of exponentials of `shifted` (which is overwritten), with those of `top` taken in fp64."""
-        most = shifted.amax(1, keepdim=True)
-        shift = most if bool(most.amax() > 80) else torch.zeros_like(most)  # an edit that destroys the model may overflow fp32
-        exact = (self._exact(hidden, lse, top) - shift.double()).exp()
-        e = shifted.sub_(shift).exp_()
-        return (e.sum(1).double() + (exact - e.gather(1, top).double()).sum(1)).log() + shift.double().squeeze(1)
+    def _log_sum(self, logits: Tensor, most: Tensor, hidden: Tensor, lse: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
+        """log of the sum of exp(`logits` - lse), the terms of `top` taken in fp64; and the terms in fp32, in place of `logits`.
+
+        most: each row's largest logit. An edit that destroys the model may overflow fp32: the terms of a row are then all scaled alike.
+        """
+        ahead = most - lse
+        shift = ahead if bool(ahead.amax() > 80) else torch.zeros_like(ahead)
+        exact = (self._exact(hidden, lse, top) - shift.double().unsqueeze(1)).exp()
+        e = logits.sub_((lse + shift).unsqueeze(1)).exp_()
+        total = e.sum(1).double() + (exact - e.gather(1, top).double()).sum(1)
+        return total.log() + shift.double(), e
 
     def _cheap(self, hidden: Tensor) -> Iterator[tuple[Tensor, ...]]:
         """(kld, agree, lost) of each part of the rows, by the identity at the top."""
-        base = self.base
-        for start in range(0, len(hidden), _ROWS):
-            part = slice(start, start + _ROWS)
-            now, lse, top = hidden[part], base.lse[part], base.top[part]
-            logits = self._shifted(now, lse)
-            agree, lost = _ranks(logits, top[:, 0])
-            log_sum = self._log_sum(logits, now, lse, top)
-            moved = (base.mean_row[part] * (now.double() - base.hidden[part].double())).sum(1)
-            yield log_sum - base.log_sum[part] - moved, agree, lost
+        for part in parts_of(len(hidden)):
+            yield self._cheap_part(part, hidden[part])[:3]
+
+    def _cheap_part(self, part: slice, now: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """(kld, agree, lost) of some rows, and what the edited distribution is proportional to [rows, vocabulary]."""
+        base, lse, top = self.base, self.base.lse[part], self.base.top[part]
+        logits = self._product(now)
+        most = logits.amax(1)
+        agree, lost = _ranks(logits, most, top[:, 0])
+        log_sum, e = self._log_sum(logits, most, now, lse, top)
+        moved = (base.mean_row[part] * (now.double() - base.hidden[part].double())).sum(1)
+        return log_sum - base.log_sum[part] - moved, agree, lost, e
 
     def _full(self, hidden: Tensor) -> Iterator[tuple[Tensor, ...]]:
         """(kld, agree, lost, tv), from both distributions over the whole vocabulary."""
         head_now = self.head if self.head.same_as(self.model) else heads.of(self.model)
-        for start in range(0, len(hidden), _ROWS):
-            part = slice(start, start + _ROWS)
+        for part in parts_of(len(hidden)):
             logits = head_now.logits(hidden[part])
-            agree, lost = _ranks(logits, self.base.top[part, 0])
+            agree, lost = _ranks(logits, logits.amax(1), self.base.top[part, 0])
             log_q = logits.log_softmax(1)
             log_p = self.head.logits(self.base.hidden[part]).log_softmax(1)
             p = log_p.exp()
@@ -200,10 +201,16 @@ class Stock:
             yield (p * (log_p - log_q)).sum(1).double(), agree, lost, tv
 
 
-def _ranks(logits: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
-    """Whether the stock's most likely token `top` is the most likely one, and whether TOP_K or more others are likelier; [rows]."""
+def parts_of(rows: int) -> list[slice]:
+    """The rows in the parts in which stock and edited states meet the head: equal shapes give equal bits."""
+    return [slice(start, start + _ROWS) for start in range(0, rows, _ROWS)]
+
+
+def _ranks(logits: Tensor, most: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
+    """Whether the stock's most likely token `top` is the most likely one, and whether TOP_K or more others are likelier; [rows]. `most`:
+    each row's largest logit."""
     own = logits.gather(1, top.unsqueeze(1))
-    agree = own.squeeze(1) >= logits.amax(1)
+    agree = own.squeeze(1) >= most
     lost = torch.zeros_like(agree)
     away = (~agree).nonzero().squeeze(1)
     lost[away] = (logits[away] > own[away]).sum(1) >= TOP_K

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import hashlib
+import http.client
 import json
 import shutil
 import urllib.error
@@ -172,7 +173,7 @@ def _ask(question: Question, path: str, body: Any = None) -> dict[str, Any]:
             found = json.loads(answer.read())
     except urllib.error.HTTPError as error:
         raise _refused(url, error.code, error.read(2000).decode(errors="replace")) from error
-    except (urllib.error.URLError, OSError, ValueError) as error:
+    except (urllib.error.URLError, OSError, ValueError, http.client.HTTPException) as error:
         raise BenchError(f"{url}: no usable answer: {error}\ntry: again; finished windows are kept") from error
     return found if isinstance(found, dict) else {}
 

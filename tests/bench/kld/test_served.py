@@ -30,7 +30,7 @@ class Scripted(http.server.BaseHTTPRequestHandler):
     def answer(self, code: int, plain: Any) -> None:
         body = json.dumps(plain).encode()
         self.send_response(code)
-        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Length", str(len(body) + self.server.missing))  # type: ignore[attr-defined]
         self.end_headers()
         self.wfile.write(body)
 
@@ -59,6 +59,7 @@ class Scripted(http.server.BaseHTTPRequestHandler):
 def server() -> Iterator[Any]:
     found: Any = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Scripted)
     found.models, found.tokenizes, found.asked, found.fail_after, found.change = ["tiny"], True, [], 99, lambda rows: rows
+    found.missing = 0
     thread = threading.Thread(target=found.serve_forever)
     thread.start()
     yield found
@@ -95,6 +96,12 @@ def test_every_position_of_every_window(server: Any, tmp_path: Path) -> None:
     assert said[-1] == "window 4 of 4: b-1"
     assert capture.read(tmp_path / "x.npz").seal == made.seal
     assert [path.name for path in tmp_path.iterdir()] == ["x.npz"]
+
+
+def test_a_server_that_dies_in_the_middle_of_an_answer(server: Any, tmp_path: Path) -> None:
+    server.missing = 5
+    with pytest.raises(BenchError, match=r"no usable answer: .*\ntry: again; finished windows are kept"):
+        take(server, tmp_path / "x.npz")
 
 
 def test_goes_on_where_it_stopped(server: Any, tmp_path: Path) -> None:

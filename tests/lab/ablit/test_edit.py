@@ -89,12 +89,24 @@ def with_nan() -> Vectors:
         (spec(), with_nan(), "not finite"),
         (spec(), Vectors(torch.zeros(HIDDEN), SHA, {}), "zero"),
         (spec(1e-12), vectors(), "the edit changes no weight"),
+        (spec(1e39), vectors(), r"layer 1 o_proj: alpha 1e\+39 leaves values that are not finite in torch\.float32"),
     ],
 )
 def test_refused_before_a_byte_changes(asked: EditSpec, direction: Vectors, message: str) -> None:
     model = loaded().model
     before = weights(model)
     with pytest.raises(BadRequest, match=message), edited(model, asked, direction):
+        pass
+    assert weights(model) == before
+
+
+def test_a_layer_without_a_component_along_the_direction() -> None:
+    model = loaded().model
+    model.model.layers[3].self_attn.o_proj.weight.data[7] = 0
+    before = weights(model)
+    along = Vectors(torch.eye(HIDDEN)[7], SHA, {})
+    message = "layer 3 o_proj: the weight has no component along the direction; the edit would touch nothing"
+    with pytest.raises(BadRequest, match=message), edited(model, spec(), along):
         pass
     assert weights(model) == before
 

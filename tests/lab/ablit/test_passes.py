@@ -7,7 +7,7 @@ from ablit import panel, reply
 from ablit.edit import edited
 from ablit.lean import Lean, unsupported
 from ablit.spec import EditSpec
-from bench.errors import BadRequest
+from bench.errors import BadRequest, InvalidMeasurement
 from tests.lab.ablit.tiny import END, SHA, bench, loaded, vectors
 
 PROMPTS = ["hi", "a longer prompt than that", "one more", "x"]
@@ -78,7 +78,7 @@ def test_panel_against_fp64_and_the_null_edit() -> None:
     assert float(exact.mean()) > 0.01
     assert float((exact - found.kld).abs().max()) < 2e-5
     tv = ((p - q).abs().sum(1) / 2)[:: panel.TV_STRIDE].view_as(found.tv)
-    assert float((tv - found.tv).abs().max()) < 1e-5
+    assert float((tv - found.tv).abs().max()) < 5e-4
     assert torch.equal(found.agree, (p.argmax(1) == q.argmax(1)).view_as(found.agree))
 
 
@@ -87,4 +87,42 @@ def test_full_kld_by_hand() -> None:
     # p = (2/3, 1/3), q = (1/2, 1/2): 2/3 ln(4/3) + 1/3 ln(2/3) = 0.0566330
     old, new = torch.tensor([[2.0]]).log(), torch.tensor([[1.0]]).log()
     assert panel.full_kld(head, old, new).tolist() == pytest.approx([0.0566330], abs=1e-6)
-    assert panel.total_variation(head, old, new).tolist() == pytest.approx([1 / 6])
+
+
+def test_total_variation_by_hand() -> None:
+    # rows 0 and 8 of nine count; terms 2:1 are p = (2/3, 1/3), 5:5 are q = (1/2, 1/2)
+    p, q = torch.tensor([[2.0, 1.0]] * 9), torch.tensor([[5.0, 5.0]] + [[9.0, 1.0]] * 7 + [[2.0, 1.0]])
+    assert panel.total_variation(panel.shares(p), panel.shares(q)).tolist() == pytest.approx([1 / 6, 0.0], abs=2e-4)
+    assert panel.total_variation(panel.shares(p), panel.shares(p)).tolist() == [0.0, 0.0]
+
+
+def test_states_that_are_not_finite_are_no_measurement() -> None:
+    tiny = loaded()
+    base = bench(tiny).base
+    tiny.model.model.layers[3].mlp.down_proj.weight.data[0, 0] = float("nan")
+    with pytest.raises(InvalidMeasurement, match="not finite at some position\ntry: a smaller alpha"):
+        base.measure(2)
+
+
+def test_packed_weights_are_those_of_now() -> None:
+    """Every pass of answers packs what an edit may have changed: none sees the weights of the one before."""
+    tiny = loaded(seed=3)
+    asked = reply.chat(Lean(tiny.model), tiny.tokenizer, PROMPTS, tiny.ends)
+    stock, _ = reply.begun(asked, 1, 0)
+    spec = EditSpec(direction=SHA, layers=(1, 2, 3), alpha=3, targets=("o_proj", "down_proj"))
+    with edited(tiny.model, spec, vectors()):
+        moved, memory = reply.begun(asked, 1, 0)
+        ids = torch.tensor([tiny.tokenizer.encode(f">{PROMPTS[1]}<")])
+        theirs = tiny.model.model(ids).last_hidden_state[0, -1]
+    assert memory.products
+    assert torch.allclose(moved[1], theirs, atol=1e-4)
+    assert float((stock[1] - moved[1]).abs().max()) > 0.1
+
+
+def test_a_head_with_a_cap_cannot_be_swept() -> None:
+    tiny = loaded()
+    tiny.model.config.final_logit_softcapping = 30.0
+    cut = bench(loaded()).windows
+    tiny.model.lm_head.register_forward_hook(lambda layer, args, out: torch.tanh(out / 30) * 30)
+    with pytest.raises(BadRequest, match="the model's head has a bias, a cap or a scale: it cannot be swept here"):
+        panel.Base(tiny.model, cut)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bench.errors import BadRequest, InvalidMeasurement
-from bench.kld import capture, distance, local, model, windows
+from bench.kld import capture, distance, inprocess, local, model, windows
 from bench.kld.inprocess import Stock
 from tests.lab.kld import tiny
 
@@ -42,6 +42,34 @@ def test_cheap_and_full_form_against_fp64(alpha: float) -> None:
     assert torch.equal(cheap.lost, whole.lost)
     assert cheap.tv is None
     assert torch.equal(stock.score(0).kld, cheap.kld)  # a replay from further below gives the same bits
+
+
+def test_an_edit_below_a_kept_entry_is_seen() -> None:
+    edited = tiny.llama()
+    stock = Stock(edited, tiny.windows(2), entries=(2,))
+    tiny.edit(edited, range(1, 2), 2.0)
+    assert torch.equal(stock.score(1).kld, stock.score(0).kld)
+    assert float(stock.score(1).kld.mean()) > 1e-4
+
+
+def test_lost_means_twenty_or_more_are_likelier() -> None:
+    # the stock's first choice is token 0; 19, then 20 tokens are likelier now
+    logits = torch.zeros(2, 30)
+    logits[0, 1:20], logits[1, 1:21] = 1.0, 1.0
+    agree, lost = inprocess._ranks(logits, logits.amax(1), torch.tensor([0, 0]))
+    assert agree.tolist() == [False, False]
+    assert lost.tolist() == [False, True]
+
+
+def test_the_likeliest_tokens_are_taken_in_fp64() -> None:
+    """A logit that the fp32 product misses by 1e-3 moves the sum by 1e-5 and more: with the fp64 logit nothing of that is left."""
+    stock = Stock(tiny.llama(), tiny.windows(1))
+    rows, part = stock.base.hidden[:4], slice(0, 4)
+    logits = stock.head.logits(rows)
+    top, lse = stock.base.top[part], stock.base.lse[part]
+    right, _ = stock._log_sum(logits.clone(), logits.amax(1), rows, lse, top)
+    wrong = logits.scatter_add(1, top[:, :1], torch.full((4, 1), 1e-3))
+    assert torch.allclose(stock._log_sum(wrong, wrong.amax(1), rows, lse, top)[0], right, rtol=0, atol=1e-6)
 
 
 def test_the_stock_is_that_of_the_models_own_forward() -> None:
