@@ -4,6 +4,7 @@ the checkpoint edited before; the launcher compares what the three ranks report 
 import hashlib
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ pytestmark = [pytest.mark.testbed, pytest.mark.timeout(1200)]
 
 URL = f"http://10.77.0.1:{twin.PORT}"
 PROMPTS = ([1, 504, 3575, 282, 4649, 314], list(range(1000, 1040)))
-NEAR = 2e-3  # of log-probabilities: fp32 in another order
+NEAR = 5e-4  # of log-probabilities: fp32 in another order (5e-5 seen)
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +62,14 @@ def test_three_ranks_edited_at_load(three: Testbed, model: Path, edit: Edit, tmp
     assert up.code == 0, up.err
     served = [(prompt, triplet.ask(URL, prompt)) for prompt in PROMPTS]
     look = user.invoke("status", "--json", "--passive").out
-    assert user.invoke("down").code == 0
+    with ThreadPoolExecutor() as beside:  # `down` mostly waits for the headless ranks
+        wanted = beside.submit(triplet.offline, tmp_path, model, edit, served)
+        down = user.invoke("down")
+    found = wanted.result()
+    print(f"down: {down.wall_s:.1f} s")
+    assert down.code == 0, down.err
     assert remains(three.hosts) == []
     reported(up.err, look, edit)
-    found = triplet.offline(tmp_path, model, edit, served)
     for (_, steps), edited, stock in zip(served, found["edited"], found["stock"], strict=True):
         alike(steps, edited)
         assert [step.id for step in steps] != [step.id for step in stock], "the edit changes nothing that is served"
