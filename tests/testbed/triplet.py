@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import struct
@@ -50,7 +51,8 @@ def model() -> Path:
 
 
 def _here(timeout_s: float) -> How:
-    settings = {name: value for name, value in twin.User.at(Path("/")).env.items() if name == "HOME"}
+    """With this process's own pip settings, and its folders of caches: the model of the local kit is there."""
+    settings = {name: value for name, value in os.environ.items() if name.startswith("PIP_") or name in ("HOME", "XDG_CACHE_HOME")}
     return How(timeout_s=timeout_s, env=ENV | settings | {"PYTHONPATH": str(twin.ROOT)})
 
 
