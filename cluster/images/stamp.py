@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 import subprocess
 import tarfile
 from collections.abc import Mapping
@@ -92,3 +93,9 @@ def tar(found: Sources) -> bytes:
             entry.size, entry.mode = len(found[path].content), 0o755 if found[path].executable else 0o644
             archive.addfile(entry, io.BytesIO(found[path].content))
     return buffer.getvalue()
+
+
+def base_of(found: Sources, given: str | None = None) -> str | None:
+    """The base image of the build: `given` (BUILD_BASE), else what the Dockerfile's ARG BASE names; None where it names none."""
+    named = re.search(r"^ARG BASE=(\S+)$", found["Dockerfile"].content.decode(errors="replace"), re.MULTILINE)
+    return given or (named[1] if named else None)

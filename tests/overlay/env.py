@@ -3,6 +3,7 @@
 python -m tests.overlay.env        # make it if it is not there, print its Python
 """
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -17,7 +18,14 @@ GGUF = ("gguf==0.19.0", "accelerate")  # to convert the local kit's model; what 
 
 
 def ensure(folder: Path = ROOT / "build/overlay-tests") -> Path:
-    """The environment's Python. Makes vLLM's environment first, if there is none (3 to 10 minutes)."""
+    """The environment's Python. Makes vLLM's environment first, if there is none (3 to 10 minutes); two calls at once make it once."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _ensured(folder)
+
+
+def _ensured(folder: Path) -> Path:
     python = folder / "bin/python"
     stamp = folder / "finished"
     if not stamp.exists() or stamp.read_text() != " ".join(NEEDED + GGUF):

@@ -5,6 +5,7 @@
 The folder is kept beside the testbed's other models; it is made anew when the GGUF is another.
 """
 
+import fcntl
 import json
 import os
 import shutil
@@ -19,13 +20,21 @@ STAMP = "converted.json"
 
 
 def ensure(folder: Path = FOLDER) -> Path:
-    """The folder, fp32 [config.json, model.safetensors]; the GGUF is downloaded if it is not here."""
-    made = {"from": weights.SMOLLM2.sha256, "dtype": "float32"}
+    """The folder: fp32 weights, config, tokenizer. The GGUF is downloaded if it is not here; two calls at once convert it once."""
+    made = {"from": weights.SMOLLM2.sha256, "dtype": "float32", "tokenizer": True}
     stamp = folder / STAMP
-    if not stamp.exists() or json.loads(stamp.read_text()) != made:
-        _convert(weights.fetch(weights.SMOLLM2, print), folder)
-        stamp.write_text(json.dumps(made))
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not stamp.exists() or json.loads(stamp.read_text()) != made:
+            _convert(weights.fetch(weights.SMOLLM2, say), folder)
+            stamp.write_text(json.dumps(made))
     return folder
+
+
+def say(line: str) -> None:
+    """Not on stdout, whose last word is the folder."""
+    print(line, file=sys.stderr)
 
 
 def _convert(gguf: Path, folder: Path) -> None:
@@ -33,7 +42,7 @@ def _convert(gguf: Path, folder: Path) -> None:
     os.environ["HF_HUB_OFFLINE"] = "1"
     import torch
     from safetensors.torch import save_file
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model = AutoModelForCausalLM.from_pretrained(str(gguf.parent), gguf_file=gguf.name, dtype=torch.float32)
     config = model.config.to_dict() | {"dtype": "float32"}
@@ -44,6 +53,7 @@ def _convert(gguf: Path, folder: Path) -> None:
     tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items() if name != "lm_head.weight"}  # tied
     save_file(tensors, begun / "model.safetensors", metadata={"format": "pt"})
     (begun / "config.json").write_text(json.dumps(config, indent=1))
+    AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name).save_pretrained(begun)
     shutil.rmtree(folder, ignore_errors=True)
     begun.rename(folder)
 

@@ -346,6 +346,8 @@ def test_a_loader_that_leaves_no_chance(hook: Any) -> None:
     with pytest.raises(BadAblation, match="load format tensorizer gave no chance to edit"):
         hook.with_proof(lambda self: None)(worker)
     hook.with_proof(lambda self: hook.edit_loaded(model(), config(following=1)))(worker)
+    with pytest.raises(BadAblation, match="gave no chance"):  # what an earlier load edited proves nothing of this one
+        hook.with_proof(lambda self: None)(worker)
 
 
 def test_edit_comes_before_packing(hook: Any) -> None:

@@ -71,6 +71,30 @@ def test_several_prompts_share_it(folder: Path, monkeypatch: pytest.MonkeyPatch)
     assert 5 <= sum(len(step) > 1 for step in steps) <= 15
 
 
+def test_two_pieces_in_a_step_where_that_is_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLM53_FAIR_PREFILL_CHUNK", "64")
+    monkeypatch.setenv("GLM53_FAIR_PREFILL_MAX_CHUNKS", "2")
+    bench = scheduling.make(FairScheduler, folder)
+    bench.scheduler.pace.clock = lambda: bench.time
+    bench.add("answer", range(3, 35))
+    for _ in range(10):
+        bench.step()
+    for start, name in enumerate(("one", "two", "three")):
+        bench.add(name, [5 + start + number % 400 for number in range(1200)])
+    steps = [bench.step() for _ in range(12)]
+    assert {"answer": 1, "one": 64, "two": 64} in steps
+    assert max(sum(step.values()) for step in steps) == 129
+
+
+def test_a_step_with_a_piece_leaves_vllms_own_limits(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else they would stay lowered when the answer has ended."""
+    bench = crowded(FairScheduler, folder, monkeypatch, GLM53_FAIR_PREFILL_CHUNK="64")
+    assert 64 in pieces(bench)
+    scheduler = bench.scheduler
+    assert (scheduler.max_num_scheduled_tokens, scheduler.scheduler_config.long_prefill_token_threshold) == (256, 0)
+    assert scheduler.adaptive_long_prefill_threshold == scheduling.make(FairScheduler, folder).scheduler.adaptive_long_prefill_threshold
+
+
 def test_nothing_changes_while_no_answer_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLM53_FAIR_PREFILL_CHUNK", "64")
     bench = scheduling.make(FairScheduler, folder)
@@ -78,6 +102,32 @@ def test_nothing_changes_while_no_answer_runs(folder: Path, monkeypatch: pytest.
     assert [bench.step()["prompt"] for _ in range(3)] == [256, 256, 188]
     assert bench.scheduler.scheduler_config.long_prefill_token_threshold == 0
     assert bench.scheduler.max_num_scheduled_tokens == 256
+
+
+def test_the_time_that_is_saved_and_spent() -> None:
+    """Plain steps of 1 s, then pieces that make them 5 s, at half of the time; all worked out by hand."""
+    now = [0.0]
+    pace = Pace(Limits(share=0.5, interval_s=10.0), clock=lambda: now[0])
+    for now[0] in (0.0, 1.0, 2.0):
+        assert pace.step(mixing=False)
+    assert (pace.plain_s, pace.saved_s) == (1.0, 0.0)
+    found = []
+    for now[0] in (3.0, 8.0, 13.0, 18.0):
+        assert pace.step(mixing=True)
+        found.append((pace.extra_s, pace.saved_s))
+    assert found == [pytest.approx(pair) for pair in ((0.0, 0.5), (1.2, 1.8), (2.04, 2.26), (2.628, 2.132))]
+
+
+def test_no_more_is_saved_than_one_interval_and_nothing_without_need() -> None:
+    now = [0.0]
+    pace = Pace(Limits(share=1.0, interval_s=2.0), clock=lambda: now[0])
+    pace.step(mixing=False)
+    now[0] = 100.0
+    pace.step(mixing=True)
+    assert pace.saved_s == 2.0
+    now[0] = 101.0
+    pace.step(mixing=False)
+    assert pace.saved_s == 0.0
 
 
 def test_no_wait_is_longer_than_the_interval() -> None:

@@ -7,6 +7,7 @@ ssh -F /var/lib/spark-testbed/ssh_config spark1 hostname
 python -m tests.testbed.hosts down
 
 with Testbed(hosts=2) as bed: bed.hosts[0].run("hostname")
+    with bed.widened(3) as wide: wide.hosts[2].run("hostname")
 """
 
 import argparse
@@ -102,6 +103,27 @@ class Testbed:
         with self._lock():
             return self._take_down()
 
+    @contextlib.contextmanager
+    def widened(self, hosts: int) -> Iterator["Testbed"]:
+        """This testbed, which is up, with further hosts until the `with` block ends. Those that are up go on as they are.
+
+        While it is wider it is another layout to `up`; what an interruption leaves, `down` takes away with the rest.
+        """
+        wide = Testbed(hosts, self.layout.docker, self.layout.mounts, self.state)
+        wide.layout.check()
+        more = wide.hosts[self.layout.hosts :]
+        try:
+            with self._lock():
+                wide.layout.record(self.state)
+                wide._begin(more)
+            yield wide
+        finally:
+            with self._lock():
+                for host in more:
+                    leftovers.drop(host)
+                self.layout.record(self.state)
+                self._write_names()
+
     def status(self) -> list[str]:
         """One line per host."""
         if Layout.recorded(self.state) is None:
@@ -160,22 +182,27 @@ class Testbed:
         ip("link", "add", BRIDGE, "type", "bridge")
         ip("addr", "add", f"{BRIDGE_ADDRESS}/24", "dev", BRIDGE)
         ip("link", "set", BRIDGE, "up")
-        for host in self.hosts:
+        self._begin(self.hosts)
+
+    def _begin(self, begun: Sequence[Host]) -> None:
+        """Make and start these hosts; all others of the layout are up and get to know them."""
+        for host in begun:
             host.make_files(public_key(self.identity) + "\n", hosts_file(self.hosts), f"{BRIDGE_ADDRESS}:5000")
-        self._write_ssh()
-        for host in self.hosts:
+        self._write_names()
+        for host in begun:
             host.plug_in()
             host.start_init(self.layout.shm, self.layout.mounts)
             host.start_sshd()
-        for host in self.hosts if self.layout.docker else ():
+        for host in begun if self.layout.docker else ():
             host.start_dockerd()
 
-    def _write_ssh(self) -> None:
-        """The same key, known hosts and configuration for the person outside and for root on every host."""
+    def _write_names(self) -> None:
+        """The same names, key, known hosts and ssh configuration for the person outside and for root on every host."""
         keys = [f"{host.name},{host.address} {public_key(host.root / 'ssh/host_key')}" for host in self.hosts]
         self.known_hosts.write_text("\n".join(keys) + "\n")
         self.ssh_config.write_text(ssh_config(self.hosts, self.identity, self.known_hosts))
         for host in self.hosts:
+            (host.root / "etc/hosts").write_text(hosts_file(self.hosts))  # the very file that is mounted in the host
             shutil.copy(self.identity, host.path("/root/.ssh/id_ed25519"))
             shutil.copy(self.known_hosts, host.path("/root/.ssh/known_hosts"))
             inside = ssh_config(self.hosts, Path("/root/.ssh/id_ed25519"), Path("/root/.ssh/known_hosts"))

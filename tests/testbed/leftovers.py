@@ -43,6 +43,20 @@ def remove(hosts: Sequence[Host]) -> list[str]:
     return removed
 
 
+def drop(host: Host) -> None:
+    """Stop one host and remove its cable and files; the others stay. Raises TestbedError if anything but its cgroup is left."""
+    _stop(host)
+    attempt(by_hand([host.netns])[0].split())  # its end of the cable goes with the namespace, the bridge's with that
+    wait_until(lambda: not _of(host), 5)
+    _refuse(_of(host))
+    shutil.rmtree(host.root, ignore_errors=True)
+    _refuse([str(host.root)] if host.root.exists() else [])
+
+
+def _of(host: Host) -> list[str]:
+    return [name for name in devices() if name in (host.netns, host.veth)]
+
+
 def _stop(host: Host) -> list[str]:
     lines = [f"stopped {what} of {host.name}" for what in ("dockerd", "sshd", "init") if host.alive(what)]
     for what in ("init", "sshd", "dockerd"):

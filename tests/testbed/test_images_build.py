@@ -48,6 +48,8 @@ def test_built_only_when_the_sources_changed(checkout: Checkout, hosts: tuple[Ho
     assert f"built {NAME}: identity {first.short}, 2 layers" in done.err
     assert images.names(head) == {image.TAG, NAME}
     assert images.names(worker) == {image.TAG}
+    labels = head.run("docker", "image", "inspect", "--format", '{{index .Config.Labels "org.opencontainers.image.base.name"}}', NAME)
+    assert labels == f"{image.TAG}\n"
     (log,) = head.path(f"{twin.STATE}/logs").glob("*-image-build.log")
     assert "one = 1" in log.read_text()
     content = head.run("docker", "run", "--rm", "--network", "host", NAME, "cat", "/opt/overlay/patch.py")

@@ -23,7 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PORT, MASTER_PORT = 18888, 29521  # kits/twin.toml and the default
 NAMES = ("spark-lab-head", "spark-lab-worker")
 LOCK = "/tmp/spark-lab.lock"  # the hosts have no /run/lock
-STATE = "/root/.local/state/spark-lab/twin"  # records and logs, on each host
+STATES = "/root/.local/state/spark-lab"  # of all kits, on each host
+STATE = f"{STATES}/twin"  # records and logs
 VENV = vllm_env.CACHE / "vllm-0.32"
 # Seconds of wall time from the command to its end. Two shared cores: about double what was measured.
 AT_ONCE_S = 12.0  # refused by the first look at the nodes
@@ -43,9 +44,10 @@ class Done:
 
 @dataclass(frozen=True)
 class User:
-    """A person at the head: the settings as variables, and a state folder of their own."""
+    """A person at the head: the settings as variables, a state folder of their own, and the checkout in which they work."""
 
     env: Mapping[str, str]
+    folder: Path = ROOT
 
     @classmethod
     def at(cls, folder: Path) -> User:
@@ -57,7 +59,7 @@ class User:
         """Start `invoke WORDS` and do not wait. It leads its own process group, as with a terminal's Ctrl-C."""
         return subprocess.Popen(
             [sys.executable, "-m", "invoke", *words],
-            cwd=ROOT,
+            cwd=self.folder,
             env={**self.env, **settings},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -164,7 +166,7 @@ def clear(hosts: Sequence[Host]) -> None:
     for host in hosts:
         for name in containers(host):
             host.run("docker", "rm", "--force", name)
-        for record in host.path(STATE).glob("spark-lab-*.json"):
+        for record in host.path(STATES).glob("*/spark-lab-*.json"):
             kill(host, "--sid", str(json.loads(record.read_text())["pid"]))
             record.unlink()
         host.path(LOCK).unlink(missing_ok=True)

@@ -11,6 +11,8 @@ import pytest
 
 from cluster.errors import LaunchError
 from cluster.images import stamp
+from cluster.images.build import movable
+from cluster.settings import ROOT
 
 
 @pytest.fixture
@@ -111,3 +113,19 @@ def test_too_much_beside_it(root: Path) -> None:
         file.truncate(64 << 20)
     with pytest.raises(LaunchError, match=r"larger than 64 MiB \(at overlay/weights.bin\)"):
         stamp.sources(root)
+
+
+def test_the_base_of_a_build(root: Path) -> None:
+    assert stamp.base_of(stamp.sources(root)) is None
+    (root / "Dockerfile").write_text("# ARG BASE=comment\nARG CPU_BASE=other:1\nARG BASE=site/vllm:v1\nFROM ${BASE}\n")
+    found = stamp.sources(root)
+    assert stamp.base_of(found) == "site/vllm:v1"
+    assert stamp.base_of(found, "mirror/base:2") == "mirror/base:2"
+    assert stamp.base_of(stamp.sources(ROOT)) == "vllm/vllm-openai:v0.32.0"
+
+
+def test_a_base_that_may_move_is_named() -> None:
+    said = movable("site/vllm:v1")
+    assert said is not None
+    assert "BUILD_BASE=site/vllm:v1@sha256:" in said
+    assert [movable(base) for base in (None, "deb:1", "spark-lab/base:1", "site/vllm:v1@sha256:" + "0" * 64)] == [None] * 4
