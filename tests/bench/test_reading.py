@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import lean
-from bench.hygiene import Watch
+from bench import lean, reading
+from bench.hygiene import READS, Watch
 from bench.reading import SLICE_READS, Desk, ReadingLoop, Selector
 from bench.recording import _KEPT_READS, Recording
 from bench.request import INTERRUPTED, Deadlines, Endpoint, Request
@@ -370,3 +370,130 @@ def test_https(certificate: Path, monkeypatch: pytest.MonkeyPatch, loop: str, tr
         assert trace.tokens[:22] == tuple(range(1, 23))
     else:
         assert "certificate verify failed" in str(trace.error)
+
+
+class Looks:
+    """Two patient streams of a selector, and what was read of them when."""
+
+    def __init__(self, patient: bool = True) -> None:
+        self.selector = Selector()
+        self.pairs = [socket.socketpair() for _ in range(2)]
+        self.read_s: list[tuple[int, float]] = []
+        for number, (ours, _) in enumerate(self.pairs):
+            self.selector.watch(ours.fileno(), self._reader(number, ours), patient=patient or not number)
+
+    def _reader(self, number: int, sock: socket.socket) -> Callable[[], bool]:
+        def ready() -> bool:
+            sock.recv(10)
+            self.read_s.append((number, time.monotonic()))
+            return False
+
+        return ready
+
+    def send(self, number: int) -> None:
+        self.pairs[number][1].send(b"x")
+
+    def close(self) -> None:
+        self.selector.close()
+        for ours, theirs in self.pairs:
+            ours.close()
+            theirs.close()
+
+
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch) -> float:
+    """Looks 0.3 s apart, so that no busy machine blurs them."""
+    monkeypatch.setattr(reading, "APART_S", 0.3)
+    return 0.3
+
+
+def test_streams_that_are_ready_soon_after_a_look_are_read_together_at_the_next(apart: float) -> None:
+    looks = Looks()
+    looks.send(0)
+    put_off = READS.put_off
+    begin = time.monotonic()
+    assert looks.selector.select(0.01) == []  # quiet before: at once
+    looks.send(0)
+    threading.Timer(0.1, looks.send, [1]).start()
+    assert looks.selector.select(1) == []
+    looks.close()
+    assert [number for number, _ in looks.read_s[1:]] == [0, 1]
+    first, early, late = [at for _, at in looks.read_s]
+    assert early - first > 0.25  # it waited until 0.3 s after the first look, and the other, which came meanwhile, was read with it
+    assert late - early < 0.2
+    assert first - begin < 0.25
+    assert READS.put_off == put_off + 1
+
+
+def test_a_timer_is_not_put_off(apart: float) -> None:
+    looks = Looks()
+    looks.send(0)
+    looks.selector.select(0.001)
+    looks.send(1)
+    begin = time.monotonic()
+    assert looks.selector.select(0.05) == []
+    took = time.monotonic() - begin
+    looks.close()
+    assert 0.045 < took < 0.25
+    assert [number for number, _ in looks.read_s] == [0, 1]
+
+
+def test_other_files_are_not_put_off(apart: float) -> None:
+    looks = Looks()
+    a, b = socket.socketpair()
+    key = looks.selector.register(a, selectors.EVENT_READ)
+    looks.send(0)
+    looks.selector.select(0.001)
+    looks.send(1)
+    b.send(b"x")
+    begin = time.monotonic()
+    assert looks.selector.select(5) == [(key, selectors.EVENT_READ)]
+    took = time.monotonic() - begin
+    looks.close()
+    a.close()
+    b.close()
+    assert took < 0.25
+
+
+def test_a_stream_without_stamps_has_all_read_at_once(apart: float) -> None:
+    looks = Looks(patient=False)
+    looks.send(0)
+    looks.selector.select(0.001)
+    looks.send(0)
+    begin = time.monotonic()
+    looks.selector.select(0.001)
+    looks.selector.unwatch(looks.pairs[1][0].fileno())  # it has gone: patience again, from the next look on
+    for _ in range(2):
+        looks.send(0)
+        looks.selector.select(0.5)
+    looks.close()
+    assert looks.read_s[1][1] - begin < 0.25
+    assert looks.read_s[3][1] - looks.read_s[2][1] > 0.25
+
+
+@pytest.mark.skipif(not hasattr(select, "epoll"), reason="only Linux stamps what a TCP socket receives")
+def test_times_are_right_though_reads_are_put_off(peer: Peer, apart: float) -> None:
+    """Chunks 0.1 s apart of which the second to fourth are read in one look each 0.3 s: the last of them has the time it came at."""
+    sent: list[float] = []
+
+    def serve(sock: socket.socket) -> None:
+        sock.sendall(HEAD + framed(chunk("a", 1)))
+        sent.append(time.monotonic())
+        for count in (2, 3):
+            time.sleep(0.1)
+            sock.sendall(framed(chunk("b", count)))
+            sent.append(time.monotonic())
+        time.sleep(0.5)
+        sock.sendall(END)
+
+    unstamped = READS.unstamped
+    begins: list[int] = []
+    thread = peer.play(serve)
+    trace = lean.run(lean.stream(peer.endpoint, ask("x"), Deadlines(), None, begins.append))
+    thread.join(5)
+    assert (trace.error, trace.text, trace.tokens[:3]) == (None, "abb", (1, 2, 3))
+    at_s = [begins[0] / 1e9 + t_s for t_s in trace.t_s[:3]]
+    assert abs(at_s[0] - sent[0]) < 0.05
+    assert abs(at_s[2] - sent[2]) < 0.05
+    assert at_s[1] == at_s[2]  # one read
+    assert READS.unstamped == unstamped
