@@ -40,7 +40,8 @@ class Level:
 class Error(Fact):
     """Client minus truth. *_s: seconds, over the streams (ttft) or between the quantiles of all gaps (itl). *_rel: relative.
     read_lag: from a chunk's send to its stamp in the client, over all chunks; request_lag_max: from a request's write to when the
-    server had read it, where its clock starts: a part of the TTFT's error that is no client's. None where the client does not tell its zero."""
+    server had read it, where its clock starts: a part of the TTFT's error that is no client's. None where the client does not tell its
+    zero."""
 
     ttft_p50_s: float
     ttft_max_s: float
