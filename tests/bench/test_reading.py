@@ -497,3 +497,15 @@ def test_times_are_right_though_reads_are_put_off(peer: Peer, apart: float) -> N
     assert abs(at_s[2] - sent[2]) < 0.05
     assert at_s[1] == at_s[2]  # one read
     assert READS.unstamped == unstamped
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_events_of_one_read_have_one_time(peer: Peer, loop: str) -> None:
+    def serve(sock: socket.socket) -> None:
+        sock.sendall(HEAD + framed(chunk("a", 1)) + framed(chunk("b", 2)) + framed(chunk("c", 3)))
+        time.sleep(0.1)
+        sock.sendall(END)
+
+    trace = streamed(peer, serve, loop)
+    assert (trace.error, trace.text) == (None, "abc")
+    assert trace.t_s[0] == trace.t_s[1] == trace.t_s[2]
