@@ -8,6 +8,7 @@ import ssl
 import urllib.parse
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from bench.errors import BadRequest
 from bench.request import Endpoint
@@ -53,7 +54,7 @@ async def _first_that_answers(where: Where) -> socket.socket:
     """Each address of the name in turn. Raises the last one's OSError."""
     loop = asyncio.get_running_loop()
     failure: OSError = OSError(f"{where.host} has no address")
-    for family, kind, proto, _, address in await loop.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM):
+    for family, kind, proto, _, address in await _addresses(where):
         sock = socket.socket(family, kind, proto)
         try:
             sock.setblocking(False)
@@ -68,6 +69,14 @@ async def _first_that_answers(where: Where) -> socket.socket:
         else:
             return sock
     raise failure
+
+
+async def _addresses(where: Where) -> list[tuple[Any, ...]]:
+    """As getaddrinfo gives them. A host that is a number needs no other thread, and those that look up names cost more than connecting."""
+    try:
+        return list(socket.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST))
+    except socket.gaierror:
+        return list(await asyncio.get_running_loop().getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM))
 
 
 async def _encrypted(plain: socket.socket, host: str) -> ssl.SSLSocket:

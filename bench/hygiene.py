@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,6 +21,7 @@ from bench.measure import quantile
 from bench.trace import Fact
 
 TICK_S = 0.01
+APART_S = 0.001  # least time between two looks at streams whose reads the kernel stamps (bench.reading)
 # A clock reading is used only if both clocks were read within this time: else the scheduler came between.
 _TOGETHER_S = 0.000_2
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")  # Linux: ns on a core, ns runnable without one, slices
@@ -42,10 +43,12 @@ class Hygiene(Fact):
 
     wall_s: time watched. cpu_s: CPU time of the process, all threads. cpu_wait_s: time the watching thread was runnable but had no core.
     busy_share: (cpu_s + cpu_wait_s) / wall_s; near 1 nothing is left in reserve.
-    lag_*: how late a timer each 10 ms fired in the event loop, which is how late a socket that was ready was read.
+    lag_*: how late a timer each 10 ms fired in the event loop, which is how late a socket that was ready was read, but for put_off.
     gc_*: pauses of Python's garbage collector. clock_step_s: largest sudden move of the wall clock against the monotonic one
     (the clock was set, or the machine slept). reads, full_reads, events: reads from the streams' sockets, those that filled the
-    buffer (more was waiting), and SSE events in them. behind: the figures of this time must not be used; reason says why.
+    buffer (more was waiting), and SSE events in them. unstamped_reads: those without the kernel's time of arrival: theirs is when they
+    were read. put_off: looks at the sockets that waited until apart_s after the look before; chunks of one stream that came
+    meanwhile share the time of the last. behind: the figures of this time must not be used; reason says why.
     """
 
     wall_s: float
@@ -62,6 +65,9 @@ class Hygiene(Fact):
     reads: int
     full_reads: int
     events: int
+    unstamped_reads: int | None = None
+    put_off: int | None = None
+    apart_s: float | None = None
     behind: bool = False
     reason: str | None = None
 
@@ -87,15 +93,18 @@ def _over(words: str, value: float | None, limit: float, scale: float) -> str | 
 
 @dataclass
 class ReadCount:
-    """Counts of the process's streaming reads; `bench.recording` adds, a Watch takes differences. parse_s: CPU time of parsing them."""
+    """Counts of the process's streaming reads; bench.recording and bench.reading add, a Watch takes differences. Fields as in Hygiene;
+    parse_s: CPU time of parsing them."""
 
     reads: int = 0
     full_reads: int = 0
     events: int = 0
+    unstamped: int = 0
+    put_off: int = 0
     parse_s: float = 0.0
 
     def copy(self) -> ReadCount:
-        return ReadCount(self.reads, self.full_reads, self.events, self.parse_s)
+        return replace(self)
 
 
 READS = ReadCount()
@@ -180,6 +189,9 @@ class Watch:
             reads=end.counts.reads - begin.counts.reads,
             full_reads=end.counts.full_reads - begin.counts.full_reads,
             events=end.counts.events - begin.counts.events,
+            unstamped_reads=end.counts.unstamped - begin.counts.unstamped,
+            put_off=end.counts.put_off - begin.counts.put_off,
+            apart_s=APART_S,
         )
         return judge(seen, self._limits)
 

@@ -2,8 +2,14 @@
 
 asyncio spends most of a small read's time on its own bookkeeping, and a thread beside the loop would spend it on changing threads.
 Here the streams' sockets stand in a second epoll behind the loop's selector: `select` reads and stamps whatever is ready, and goes
-back to asyncio only for a timer, another file or a stream that wants its reads parsed. Timers run in the same thread, so the lag of
-a timer (see bench.hygiene) is how late a ready stream was read. Any other asyncio loop serves too, at its own price.
+back to asyncio only for a timer, another file or a stream that wants its reads parsed. Any other asyncio loop serves too, at its own
+price.
+
+Most of what is left is waking up. Where the kernel stamps what arrives (bench.arrival), nothing is lost by reading it a little later: so
+streams that are ready less than APART_S after the last look wait until then, and one waking reads them all. A stream that has been
+quiet for longer is read at once, and so is every stream while one is watched whose reads have no stamps. What is lost: two chunks of one
+stream that come between two looks are one read, and share the second one's time. Timers run in the same thread and are not put off, so
+the lag of a timer (see bench.hygiene) is how much later than that a ready stream was read.
 """
 
 from __future__ import annotations
@@ -17,11 +23,12 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
-from bench.hygiene import READS
+from bench.arrival import stamping
+from bench.hygiene import APART_S, READS
 
 T = TypeVar("T")
 Ready = Callable[[], bool]  # reads one stream; True: it wants its reads parsed now
-SLICE_READS = 64  # parsed at one go, well under a millisecond: so long may a stream that is ready have to wait
+SLICE_READS = 128  # parsed at one go, well under a millisecond: so long may a stream that is ready have to wait
 _MOST_READY = 1024
 
 
@@ -33,14 +40,21 @@ class Selector(selectors.BaseSelector):
         self._epoll = select.epoll()
         self._epoll.register(self._others.fileno(), select.EPOLLIN)
         self._streams: dict[int, Ready] = {}
+        self._hasty: set[int] = set()  # those that are to be read at once
+        self._looked_s = 0.0
+        self._stamping = stamping()
 
-    def watch(self, fd: int, ready: Ready) -> None:
+    def watch(self, fd: int, ready: Ready, *, patient: bool = False) -> None:
+        """`patient`: it may wait for APART_S, for its reads are stamped by the kernel."""
         self._streams[fd] = ready
+        if not patient:
+            self._hasty.add(fd)
         self._epoll.register(fd, select.EPOLLIN)
 
     def unwatch(self, fd: int) -> None:
         """Nothing happens where it is not watched."""
         if self._streams.pop(fd, None):
+            self._hasty.discard(fd)
             self._epoll.unregister(fd)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
@@ -48,23 +62,40 @@ class Selector(selectors.BaseSelector):
             return self._others.select(timeout)
         due_s = None if timeout is None else time.monotonic() + timeout
         left_s = timeout
-        while not self._read(left_s):
+        while not self._read(left_s, due_s):
             if due_s is not None:
                 left_s = due_s - time.monotonic()
                 if left_s <= 0:
                     return []
         return self._others.select(0)
 
-    def _read(self, timeout: float | None) -> bool:
-        """Read each stream that is ready, waiting at most `timeout` for the first; True: asyncio has something to do."""
+    def _read(self, timeout: float | None, due_s: float | None) -> bool:
+        """Read each stream that is ready, waiting at most `timeout` for the first, which ends at `due_s`; True: asyncio has something
+        to do."""
         streams, back = self._streams, False
-        for fd, _ in self._epoll.poll(timeout, _MOST_READY):
+        found = self._epoll.poll(timeout, _MOST_READY)
+        if found and not self._hasty and self._put_off(found, due_s):
+            found = self._epoll.poll(0, _MOST_READY)
+        for fd, _ in found:
             ready = streams.get(fd)
             if ready is None:
                 back = True  # another file; or a stream that one before it in this list has ended
             elif ready():
                 back = True
         return back
+
+    def _put_off(self, found: list[tuple[int, int]], due_s: float | None) -> bool:
+        """Wait where the last look was a moment ago, but not beyond `due_s`, and not where anything but streams is ready."""
+        now_s = time.monotonic()
+        until_s = self._looked_s + APART_S
+        if due_s is not None:
+            until_s = min(until_s, due_s)
+        wait = until_s > now_s and all(fd in self._streams for fd, _ in found)
+        if wait:
+            time.sleep(until_s - now_s)
+            READS.put_off += 1
+        self._looked_s = max(now_s, until_s) if wait else now_s
+        return wait
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         return self._others.register(fileobj, events, data)
@@ -79,6 +110,7 @@ class Selector(selectors.BaseSelector):
         return self._others.get_map()
 
     def close(self) -> None:
+        self._stamping.close()
         self._epoll.close()
         self._others.close()
 
@@ -97,10 +129,10 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         return runner.run(main)
 
 
-def watch(loop: asyncio.AbstractEventLoop, fd: int, ready: Ready) -> None:
-    """Have `ready` called whenever there is something to read."""
+def watch(loop: asyncio.AbstractEventLoop, fd: int, ready: Ready, *, patient: bool = False) -> None:
+    """Have `ready` called whenever there is something to read, or a moment later where it is `patient`."""
     if isinstance(loop, ReadingLoop):
-        loop.streams.watch(fd, ready)
+        loop.streams.watch(fd, ready, patient=patient)
     else:
         loop.add_reader(fd, ready)
 

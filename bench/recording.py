@@ -1,4 +1,4 @@
-"""One connection of the lean client: each read of it is stamped and kept, and parsed later.
+"""One connection of the lean client: each read of it is kept with the time its last byte came, and parsed later.
 
 Parsed at once are the head, the events up to the first chunk, and everything for a listener. After that a read is only kept, until
 one comes that may hold the end of the stream or a fault; the reads before it are parsed then, with the times they came at. So what is
@@ -13,6 +13,7 @@ import socket
 import time
 from dataclasses import dataclass, field
 
+from bench.arrival import ROOM, arrived_ns, receive, stamped
 from bench.chunks import Reader, ServerFault
 from bench.columns import NO_FINISH, Columns
 from bench.connection import LATER, Sender
@@ -65,11 +66,11 @@ class Recording:
 
     def begin(self, sock: socket.socket, words: bytes) -> None:
         """Send the request on an open connection, which is ours from here on; the clock starts here."""
-        self._sock, self._recv = sock, sock.recv
+        self._sock, self._receive = sock, receive(sock)
         self._sender = Sender(self.loop, sock)
-        watch(self.loop, sock.fileno(), self.read)
+        watch(self.loop, sock.fileno(), self.read, patient=stamped(sock))
         self.columns.begin_ns = time.monotonic_ns()
-        self._data_ns = self.columns.begin_ns
+        self._data_ns = self._last_ns = self.columns.begin_ns
         self._sender.send(words)
         self._timer = self.loop.call_later(self.deadlines.first_s, self._check_silence)
 
@@ -109,14 +110,20 @@ class Recording:
     # --- reading ---
 
     def read(self) -> bool:
-        """Stamp and keep what has arrived. True: it is to be parsed now."""
+        """Keep what has arrived, and when. True: it is to be parsed now."""
         try:
-            data = self._recv(_READ_BYTES)
+            data, told, _, _ = self._receive(_READ_BYTES, ROOM)
         except LATER:
             return False
         except OSError as error:
-            self._lost, data = error, b""
-        self.keep(time.monotonic_ns(), data)
+            self._lost, data, told = error, b"", ()
+        at_ns = time.monotonic_ns()
+        if told:
+            at_ns = arrived_ns(told, self._last_ns, at_ns)
+        else:
+            READS.unstamped += bool(data)
+        self._last_ns = at_ns
+        self.keep(at_ns, data)
         if not data:
             assert self._sock
             unwatch(self.loop, self._sock.fileno())

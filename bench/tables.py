@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -11,6 +12,7 @@ from pydantic import BaseModel
 from bench.accuracy import __main__ as accuracy_run
 from bench.errors import BenchError
 from bench.peers import table
+from bench.peers.ours import PEER
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 ReceiptT = TypeVar("ReceiptT", bound=BaseModel)
@@ -23,18 +25,25 @@ def _read(name: str, model: type[ReceiptT]) -> ReceiptT:
         raise BenchError(f"no table from results/{name}: {error}") from error
 
 
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 140, break_long_words=False, break_on_hyphens=False)
+
+
 def _peers() -> table.Receipt:
     return _read("peers/peers.json", table.Receipt)
 
 
 def accuracy() -> str:
-    """Error and cost of the clients at each number of streams."""
-    return accuracy_run.table(_read("accuracy/accuracy.json", accuracy_run.Receipt)) + "\n"
+    """Error and cost of the clients at each number of streams, and which goals were missed."""
+    receipt = _read("accuracy/accuracy.json", accuracy_run.Receipt)
+    return f"{accuracy_run.table(receipt)}\n\n{_wrapped(accuracy_run.verdict(receipt))}\n"
 
 
 def peers_summary() -> str:
-    """The largest error of each tool's figures."""
-    return table.summary_table(_peers()) + "\n"
+    """The largest error of each tool's figures, and whether the goal of the CPU time is met."""
+    receipt = _peers()
+    verdict = table.cost_verdict(receipt, PEER.name)
+    return table.summary_table(receipt) + "\n" + (f"\n{_wrapped(verdict + '.')}\n" if verdict else "")
 
 
 def peers() -> str:

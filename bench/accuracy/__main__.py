@@ -71,6 +71,27 @@ def measure_all(todo: Sequence[tuple[Client, Level]], command: str, say: Callabl
     )
 
 
+def verdict(receipt: Receipt) -> str:
+    """The goals and which of them were missed: a paragraph of markdown."""
+    limits = "; ".join(f"at {streams} TTFT {ttft_s * 1000:g} ms, rates {rel:.1%}" for streams, (ttft_s, rel) in GOALS.items())
+    runs = sum(found.client == "lean" for found in receipt.rows)
+    goals = f"Goals of the lean client, by streams: {limits}."
+    if not receipt.missed:
+        return f"{goals} All are met in {runs} of {runs} runs."
+    bad = sum(bool(missed(found)) for found in receipt.rows if found.client == "lean")
+    return f"{goals} Missed in {bad} of {runs} runs: {'; '.join(receipt.missed)}." + _late_requests(receipt)
+
+
+def _late_requests(receipt: Receipt) -> str:
+    """How much of the missed TTFTs passed before the server had read the request; "" where that is not known or none was missed."""
+    late = [
+        f"{found.error.request_lag_max_s * 1000:.2f} ms"
+        for found in receipt.rows
+        if found.client == "lean" and found.error.request_lag_max_s is not None and found.error.ttft_max_s > GOALS[found.streams][0]
+    ]
+    return f" In these runs the server had read a request only after {', '.join(late)}, which counts against the client." if late else ""
+
+
 def line(found: Row) -> str:
     error: Error = found.error
     parse = "" if found.parse_cpu_s_per_1000 is None else f" ({found.parse_cpu_s_per_1000:.4f} of it parsing)"
@@ -111,7 +132,7 @@ def main() -> int:
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(receipt.model_dump_json(indent=1) + "\n")
-    print("", table(receipt), "", *(receipt.missed or ["every goal is met"]), sep="\n")
+    print("", table(receipt), "", verdict(receipt), sep="\n")
     return 1 if receipt.missed else 0
 
 

@@ -39,7 +39,9 @@ class Level:
 
 class Error(Fact):
     """Client minus truth. *_s: seconds, over the streams (ttft) or between the quantiles of all gaps (itl). *_rel: relative.
-    read_lag: from a chunk's send to its stamp in the client, over all chunks; None where the client does not tell its zero."""
+    read_lag: from a chunk's send to its stamp in the client, over all chunks; request_lag_max: from a request's write to when the
+    server had read it, where its clock starts: a part of the TTFT's error that is no client's. None where the client does not tell its
+    zero."""
 
     ttft_p50_s: float
     ttft_max_s: float
@@ -53,6 +55,7 @@ class Error(Fact):
     read_lag_p50_s: float | None
     read_lag_p99_s: float | None
     read_lag_max_s: float | None
+    request_lag_max_s: float | None = None
 
 
 class Row(Fact):
@@ -181,6 +184,7 @@ def compare(seen: Seen, sents: Sequence[Sent]) -> Error:
         read_lag_p50_s=None if lag is None else _micro(quantile(lag, 0.5)),
         read_lag_p99_s=None if lag is None else _micro(quantile(lag, 0.99)),
         read_lag_max_s=None if lag is None else _micro(max(lag)),
+        request_lag_max_s=_request_lag_s(seen, sents),
     )
 
 
@@ -208,6 +212,11 @@ def _read_lag(seen: Seen, sents: Sequence[Sent]) -> list[float] | None:
         stamps = [begin_ns / 1e9 + trace.t_s[at] for at in trace.token_chunks()]
         lag += [stamp - at_ns / 1e9 for stamp, (at_ns, _, _) in zip(stamps, sent.chunks, strict=False)]
     return lag
+
+
+def _request_lag_s(seen: Seen, sents: Sequence[Sent]) -> float | None:
+    lags = [(sent.received_ns - begin) / 1e9 for begin, sent in zip(seen.begins_ns, sents, strict=bool(seen.begins_ns))]
+    return _micro(max(lags)) if lags else None
 
 
 def _output_error(seen: Seen, sents: Sequence[Sent]) -> float:

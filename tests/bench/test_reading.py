@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from bench import lean
+from bench import lean, reading
+from bench.hygiene import READS
 from bench.reading import SLICE_READS, Desk, ReadingLoop
 from bench.recording import _KEPT_READS, Recording
 from bench.request import INTERRUPTED, Deadlines, Endpoint, Request
@@ -258,3 +259,47 @@ def test_a_refusal_before_the_request_was_read_is_told(peer: Peer, loop: str) ->
     trace = LOOPS[loop](lean.stream(peer.endpoint, Request("m", "x" * (32 << 20), 9), SHORT))
     thread.join(5)
     assert trace.error == "HTTP 413: too big"
+
+
+@pytest.mark.skipif(not hasattr(select, "epoll"), reason="only Linux stamps what a TCP socket receives")
+def test_times_are_right_though_reads_are_put_off(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks 0.1 s apart, looks 1 s: the second and third are read together, and the third has the time it came at."""
+    monkeypatch.setattr(reading, "APART_S", 1.0)
+    sent: list[tuple[float, float]] = []
+
+    def send(sock: socket.socket, data: bytes) -> None:
+        begin = time.monotonic()
+        sock.sendall(data)
+        sent.append((begin, time.monotonic()))
+
+    def serve(sock: socket.socket) -> None:
+        send(sock, HEAD + framed(chunk("a", 1)))
+        for count in (2, 3):
+            time.sleep(0.1)
+            send(sock, framed(chunk("b", count)))
+        time.sleep(1.5)  # not in the read of the third
+        sock.sendall(END)
+
+    unstamped = READS.unstamped
+    begins: list[int] = []
+    thread = peer.play(serve)
+    trace = lean.run(lean.stream(peer.endpoint, ask("x"), Deadlines(), None, begins.append))
+    thread.join(5)
+    assert (trace.error, trace.text, trace.tokens[:3]) == (None, "abb", (1, 2, 3))
+    at_s = [begins[0] / 1e9 + t_s for t_s in trace.t_s[:3]]
+    for at, (earliest, latest) in ((at_s[0], sent[0]), (at_s[2], sent[2])):
+        assert earliest - 0.001 < at < latest + 0.001
+    assert at_s[1] == at_s[2]  # one read
+    assert READS.unstamped == unstamped
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_events_of_one_read_have_one_time(peer: Peer, loop: str) -> None:
+    def serve(sock: socket.socket) -> None:
+        sock.sendall(HEAD + framed(chunk("a", 1)) + framed(chunk("b", 2)) + framed(chunk("c", 3)))
+        time.sleep(0.1)
+        sock.sendall(END)
+
+    trace = streamed(peer, serve, loop)
+    assert (trace.error, trace.text) == (None, "abc")
+    assert trace.t_s[0] == trace.t_s[1] == trace.t_s[2]

@@ -10,7 +10,11 @@ from bench.errors import BenchError
 
 def test_each_table_has_the_rows_of_its_receipt() -> None:
     assert "| lean | 64 |" in tables.accuracy()
-    for table in (tables.peers_summary(), tables.peers(), tables.peers_cost()):
+    assert "\n\nGoals of the lean client, by streams: at 1 TTFT 1 ms" in tables.accuracy()
+    summary, verdict = tables.peers_summary().split("\n\n")
+    assert verdict.startswith("CPU per token: ")
+    assert verdict.endswith(("met.\n", "missed.\n"))
+    for table in (summary + "\n", tables.peers(), tables.peers_cost()):
         assert table.startswith("| ")
         assert table.endswith("|\n")
         assert "| vllm bench serve" in table
