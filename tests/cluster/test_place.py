@@ -53,7 +53,7 @@ def test_readable_whatever_the_umask_is(home: Path) -> None:
 
 def test_a_folder_that_cannot_be_written(home: Path) -> None:
     (home / ".local").write_text("a file in the way")
-    with pytest.raises(LaunchError, match="(?s)could not write small files.*cannot write into .*files: "):
+    with pytest.raises(LaunchError, match=r"(?s)could not write small files.*cannot write into .*files: "):
         place.files(cluster(), {"a": b"1"})
 
 

@@ -37,7 +37,7 @@ def test_a_whole_sweep(tmp_path: Path, hands: Hands) -> None:
     made = sweeps.run(asked, hands, said.append)
     assert starts(hands) == ["stock", "twin 0", "random 2", "point 2", "put back"]
     assert hands.done[0].count(".safetensors") == 2
-    twin, control, point = made
+    twin, _, point = made
     assert [each.control for each in made] == ["twin", "random", None]
     assert [check(asked.path(each)).id for each in asked.points] == [each.id for each in made]
     assert (twin.summary.kld, twin.protocol) == (0.0, "served")
@@ -228,7 +228,7 @@ def test_disk_full_keeps_what_is_finished(tmp_path: Path, hands: Hands, monkeypa
     def full(self: Path, text: str, **more: str) -> int:
         if self.name.startswith(asked.id(asked.points[2])):
             raise OSError(28, "No space left on device")
-        return real(self, text, **more)  # type: ignore[arg-type]
+        return real(self, text, **more)
 
     monkeypatch.setattr(Path, "write_text", full)
     with pytest.raises(BenchError, match="No space left on device\ntry: free disk space"):
