@@ -57,7 +57,7 @@ TOOL_CALL_PARSER = ""
 REASONING_PARSER = ""
 ENFORCE_EAGER = 1
 PYTORCH_CUDA_ALLOC_CONF = ""
-EXTRA_ARGS = "--dtype float32 --distributed-executor-backend uni"  # a process less to start
+EXTRA_ARGS = "--dtype float32"
 GLM53_EXTRA_ENV = "HOME=/tmp VLLM_CPU_KVCACHE_SPACE=1 TORCHDYNAMO_DISABLE=1 OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind"
 READY_TIMEOUT = 300
 """

@@ -1,18 +1,24 @@
 """The glue: settings of a point, the kit as receipts name it, and every refusal before anything is touched."""
 
+import contextlib
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from ablit.served import tasks
+from ablit.served.ask import Server
+from ablit.served.measure import Booted
 from ablit.served.point import Point
 from ablit.spec import EditSpec
 from bench.errors import BadRequest
-from cluster import settings
+from cluster import lifecycle, place, session, settings
 from cluster.engines import vllm
 from cluster.errors import BadSettings
 from cluster.place import ModelFolder
@@ -165,3 +171,73 @@ def test_a_kit_out_of_reach(tmp_path: Path) -> None:
     assert "error: head" in done.stderr
     assert "  try: " in done.stderr
     assert not (tmp_path / "o").exists()
+
+
+# --- the launcher's part, without a kit: what is called in which order ---
+
+
+class Cluster:
+    """A kit of which only the head's record is known."""
+
+    def __init__(self, effective: Effective, record: dict[str, Any] | None) -> None:
+        self.effective, self.record = effective, record
+
+    def head_record(self) -> dict[str, Any] | None:
+        return self.record
+
+
+@dataclass
+class Known:
+    """`record`: of the running kit; `called`: the launcher's verbs, in order."""
+
+    record: dict[str, Any] | None = None
+    called: list[str] = field(default_factory=list)
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> Known:
+    state = Known()
+
+    @contextlib.contextmanager
+    def opened(effective: Effective) -> Iterator[Cluster]:
+        yield Cluster(effective, state.record)
+
+    monkeypatch.setattr(session, "opened", opened)
+    monkeypatch.setattr(place, "model", lambda cluster: GLM)
+    for verb in ("up", "down", "restart"):
+        monkeypatch.setattr(lifecycle, verb, lambda cluster, say, verb=verb: state.called.append(verb))
+    return state
+
+
+def test_put_back_what_was_stopped(own: Path, known: Known) -> None:
+    tasks.Launcher(spark(own), was_running=False).put_back()
+    assert known.called == ["down"]
+
+
+def test_put_back_what_ran(own: Path, known: Known) -> None:
+    base = spark(own)
+    edited = tasks.edited(base, point(), "/x/y", selfcheck=True)
+    for record, wanted in ((None, "restart"), ({"settings": edited.fingerprint()}, "restart"), ({"settings": base.fingerprint()}, "up")):
+        known.record = record
+        known.called.clear()
+        tasks.Launcher(base, was_running=True).put_back()
+        assert known.called == [wanted]
+
+
+def test_a_kit_that_runs_with_other_settings(own: Path, known: Known) -> None:
+    """Such as those that a sweep left behind whose machine was switched off."""
+    base = spark(own)
+    known.record = {"settings": tasks.edited(base, point(), "/x/y", selfcheck=True).fingerprint()}
+    with pytest.raises(BadRequest, match=r"(?s)other settings than .*\nABLIT: 1 -> 0\n.*\ntry: invoke restart"):
+        tasks._seen(base)
+    known.record = {"settings": base.fingerprint(), "boot_phases_s": {"weights": 100.0, "process": 20.0}}
+    assert tasks._seen(base) == (GLM, True, 120.0)
+    known.record = None
+    assert tasks._seen(base) == (GLM, False, None)
+
+
+def test_whether_a_start_still_runs(own: Path, known: Known) -> None:
+    launcher, booted = tasks.Launcher(spark(own), was_running=False), Booted(Server("http://x", "m"), "b1", None, {}, ())
+    for record, still in ((None, False), ({"boot": "b2"}, False), ({"boot": "b1"}, True)):
+        known.record = record
+        assert launcher.still(booted) is still
