@@ -163,6 +163,10 @@ def _base(kit: str) -> Effective:
     if base.settings.ablit:
         source = base.sources["ablit"]
         raise BadRequest(f"{source}: ABLIT is 1, and a sweep compares with the unedited model\ntry: ABLIT=0; the sweep sets it itself")
+    need = windows.POSITIONS + 2  # a window's tokens and one that is generated
+    if base.settings.max_model_len < need:
+        found = f"{base.sources['max_model_len']}: MAX_MODEL_LEN is {base.settings.max_model_len}"
+        raise BadRequest(f"{found}, and a window of the KLD panel needs {need}\ntry: a larger MAX_MODEL_LEN")
     constraints.check(base)
     fit.refuse(base)
     return base

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -80,6 +81,12 @@ def test_ablit_in_the_env_file(own: Path) -> None:
         spark(own, "ABLIT=1\n")
 
 
+def test_a_context_too_short_for_the_panel(own: Path) -> None:
+    with pytest.raises(BadRequest, match=r"\.env line 5: MAX_MODEL_LEN is 513, and a window of the KLD panel needs 514"):
+        spark(own, "MAX_MODEL_LEN=513\n")
+    assert spark(own, "MAX_MODEL_LEN=514\n").settings.max_model_len == 514
+
+
 def test_a_setting_that_forbids_an_edit(own: Path) -> None:
     """Packed o_proj cannot be edited: the launcher's own rule speaks, before anything is started."""
     base = spark(own, "GLM53_DENSE_EXL3=1\n")
@@ -139,34 +146,20 @@ def test_processes_in_different_homes(own: Path) -> None:
 def test_refused_at_once(tmp_path: Path, args: list[str], code: int, message: str) -> None:
     given = [] if "--direction" in args else ["--direction", str(ROOT / "results/ablation/brief-15.safetensors")]
     words = [sys.executable, "-m", "invoke", "ablit.sweep", *args, *given, "--out", str(tmp_path)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    env = {**os.environ, "MAX_MODEL_LEN": "1024"}  # the twin's own is shorter than a window
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (code, ""), done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_a_kit_out_of_reach(tmp_path: Path) -> None:
-    """An address of the documentation range that nothing answers at; the launcher's own message."""
-    env = {
-        "PATH": "/usr/bin:/bin",
-        "HOME": str(tmp_path),
-        "HEAD_IP": "127.0.0.9",
-        "HEAD_SSH": "nobody@127.0.0.9:9",
-        "WORKER_IP": "127.0.0.8",
-    }
-    words = [
-        "--kit",
-        "twin",
-        "--layers",
-        "1",
-        "--direction",
-        str(ROOT / "results/ablation/brief-15.safetensors"),
-        "--out",
-        str(tmp_path / "o"),
-    ]
-    done = subprocess.run(
-        [sys.executable, "-m", "invoke", "ablit.sweep", *words], cwd=ROOT, capture_output=True, text=True, env=env, timeout=100
-    )
+    """Nobody listens at that port of this machine; the launcher's own message."""
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "HEAD_IP": "127.0.0.9", "HEAD_SSH": "a@127.0.0.9:9", "WORKER_IP": "127.0.0.8"}
+    file, out = str(ROOT / "results/ablation/brief-15.safetensors"), str(tmp_path / "o")
+    words = [sys.executable, "-m", "invoke", "ablit.sweep", "--kit", "twin", "--layers", "1", "--direction", file, "--out", out]
+    more = {"MAX_MODEL_LEN": "1024"}
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, env=env | more, timeout=100)
     assert done.returncode == 1, done.stderr
     assert "error: head" in done.stderr
     assert "  try: " in done.stderr
