@@ -212,26 +212,26 @@ def _stock(sweep: Sweep, hands: Hands, say: Say) -> Pass:
     kept = _kept(sweep)
     if kept is None:
         say("stock pass: the unedited model")
-        kept = _took(sweep, hands, None, say)[0]
+        kept = _took(sweep, hands, None, None, say)[0]
         receipts.replace(sweep.work / f"stock-{sweep.id(None)}", kept.model_dump_json())
     return Pass(kept, captures.read(sweep.work / kept.capture))
 
 
-def _took(sweep: Sweep, hands: Hands, point: Point | None, say: Say) -> tuple[Taken, Booted]:
+def _took(sweep: Sweep, hands: Hands, point: Point | None, image: str | None, say: Say) -> tuple[Taken, Booted]:
+    """Start and measure. `image`: that of the stock pass, which a point must have too."""
     booted = hands.boot(point)
+    if point and booted.image != image:
+        what = "the image is another than at the stock pass: what differs may be the image's doing"
+        raise InvalidMeasurement(f"{what}\ntry: remove {sweep.work}, and measure into another --out")
     taken = take(booted, sweep.asked, sweep.folder, say)
     if not hands.still(booted):
-        raise InvalidMeasurement(
-            f"boot {booted.boot} was stopped or started anew while it was measured\ntry: again, with the kit to itself"
-        )
+        what = f"boot {booted.boot} was stopped or started anew while it was measured"
+        raise InvalidMeasurement(f"{what}\ntry: again, with the kit to itself")
     return taken, booted
 
 
 def _measured(sweep: Sweep, hands: Hands, stock: Pass, point: Point, say: Say) -> Receipt:
-    taken, booted = _took(sweep, hands, point, say)
-    if taken.image != stock.taken.image:
-        what = "the image is another than at the stock pass: what differs may be the image's doing"
-        raise InvalidMeasurement(f"{what}\ntry: remove {sweep.work}, and measure into another --out")
+    taken, booted = _took(sweep, hands, point, stock.taken.image, say)
     twin = None if point.control == "twin" else sweep.finished(sweep.points[0])
     floor = twin.served.floor if twin and twin.served else None
     edited = Pass(taken, captures.read(sweep.work / taken.capture), booted.edits)

@@ -149,6 +149,7 @@ def test_another_image_than_at_the_stock_pass(tmp_path: Path, hands: Hands) -> N
     with pytest.raises(InvalidMeasurement, match="the image is another than at the stock pass"):
         sweeps.run(sweep(tmp_path), hands, print)
     assert len(list(tmp_path.glob("*.json"))) == 1  # the twin
+    assert len([path for path, _ in hands.script.asked if path == "/v1/completions"]) == 10  # five windows of stock pass and twin
 
 
 def test_ranks_that_report_another_edit(tmp_path: Path, hands: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
