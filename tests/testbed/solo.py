@@ -20,13 +20,11 @@ from typing import Any
 from cli import lab_env
 from cluster import weights
 from tests.testbed import cpu_image, twin, vllm_env
-from tests.testbed.shell import ENV
 from tests.testbed.twin import User
 
 ROOT = twin.ROOT
 MODEL = vllm_env.CACHE / "smollm2-chat"
 PORT = 18889
-STATE = "/root/.local/state/spark-lab/solo"
 KIT = f"""\
 name = "solo"
 summary = "one testbed host, SmolLM2-135M in real vLLM on the CPU, TP 1"
@@ -118,22 +116,6 @@ class Site:
         begin = time.monotonic()
         with self.begin(*words, **settings) as process:
             return twin.finish(process, begin)
-
-
-def record(site: Site) -> dict[str, Any] | None:
-    """The run record of the kit's rank, None unless it is ready."""
-    done = site.invoke("status", "--json", "--passive")
-    found: dict[str, Any] | None = json.loads(done.out)["record"] if done.code == 0 else None
-    return found
-
-
-def in_lab(script: str, *words: str) -> str:
-    """Run a script in the lab environment, one thread; its stdout."""
-    argv = [str(lab_env.ensure()), "-c", script, *words]
-    env = {**lab_env.environment(), "PATH": ENV["PATH"]}
-    done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=170, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
 
 
 if __name__ == "__main__":
