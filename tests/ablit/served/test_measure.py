@@ -66,7 +66,11 @@ def test_answers() -> None:
     assert body["chat_template_kwargs"] == {"enable_thinking": False}
 
 
-@pytest.mark.parametrize("logprobs", [None, {"content": []}, {"content": [{"top_logprobs": [{"token": " a", "logprob": -1.0}]}]}])
+def best(token: str) -> dict[str, object]:
+    return {"content": [{"top_logprobs": [{"token": token, "logprob": -1.0}]}]}
+
+
+@pytest.mark.parametrize("logprobs", [None, {"content": []}, best(" a"), best("5")])  # the text "5" is not token 5
 def test_log_probabilities_that_are_not_there_or_without_ids(logprobs: object) -> None:
     answer = {
         "choices": [{"message": {"content": None}, "finish_reason": "length", "logprobs": logprobs}],
