@@ -61,6 +61,13 @@ def direction(job: Job) -> int:
     return 0
 
 
+def convert(job: Job) -> int:
+    from ablit import directions
+
+    directions.convert(Path(job.direction), Path(job.out))
+    return 0
+
+
 def _opened(job: Job) -> tuple[Any, Any]:
     """The bench with its unedited pass done, and the direction: cheap refusals come before the pass."""
     from ablit import directions, evaluate, model
@@ -77,7 +84,8 @@ def _grid(job: Job, count: int) -> Any:
 
     chosen = spec.alphas(job.alphas)
     controls = spec.alphas(job.controls) if job.controls else (max(chosen),)
-    return sweep.Grid(tuple(sweep.ranges(job.layers.split("\n"), count)), chosen, controls, tuple(job.targets.split(",")))
+    ranges, targets = tuple(sweep.ranges(job.layers.split("\n"), count)), tuple(job.targets.split(","))
+    return sweep.Grid(ranges, chosen, controls, targets, tuple(range(job.control_seeds)))
 
 
 def points(job: Job) -> int:
@@ -101,7 +109,7 @@ def points(job: Job) -> int:
     return 0
 
 
-VERBS = {"direction": direction, "points": points}
+VERBS = {"direction": direction, "points": points, "convert": convert}
 
 
 def main() -> int:

@@ -104,6 +104,15 @@ def make(loaded: Loaded, sides: Sequence[Prompts], recipe: Recipe, out: Path) ->
     return figures
 
 
+def convert(path: Path, out: Path) -> None:
+    """A direction file of any form, as safetensors at `out`. Raises BadRequest."""
+    try:
+        found = files.read(path)
+        files.write(out, found.vectors, {**found.metadata, "name": path.stem, "converted_from_sha256": found.sha256})
+    except BadAblation as error:
+        raise BadRequest(f"{error}\ntry: invoke ablit.direction") from None
+
+
 def open_file(path: Path, loaded: Loaded) -> Vectors:
     """A direction for this model. Raises BadRequest: not readable, another hidden size, or made for another model."""
     try:

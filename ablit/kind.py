@@ -19,9 +19,16 @@ NOTE = (
     "repeating or degenerate answers. A front is drawn inside one model, panel and prompt set only."
 )
 
+SERVED = (
+    "With a kit named: measured over HTTP, one start of the kit a point. KLD is then over the most likely tokens and the rest, a lower "
+    "bound (>=), and 1 - TV an upper one (<=); floor: KLD of the unedited model's second start. Acceptance length: 1 + accepted / drafts "
+    "by the server's counters, stock > edited."
+)
+
 
 def card(receipt: Receipt) -> Card:
-    return Card("ablation", receipt.id, receipt.seal, receipt.created_utc, receipt.model.name, None, supports=False)
+    kit = receipt.served.kit if receipt.served else None
+    return Card("ablation", receipt.id, receipt.seal, receipt.created_utc, receipt.model.name, kit, supports=False)
 
 
 def groups(receipts: Sequence[Receipt]) -> list[list[Receipt]]:
@@ -35,11 +42,14 @@ def groups(receipts: Sequence[Receipt]) -> list[list[Receipt]]:
 def grid(receipts: Sequence[Receipt]) -> Grid:
     """One row a point, each group with its own front."""
     rows = [row for group in groups(receipts) for row in pareto.rows(group)]
-    return Grid(table.COLUMNS, tuple(tuple(table.cells(row)) for row in rows), note=NOTE)
+    names = table.columns(rows)
+    served = any(receipt.served for receipt in receipts)
+    return Grid(names, tuple(tuple(table.cells(row, served)) for row in rows), note=f"{NOTE} {SERVED}" if served else NOTE)
 
 
 def block(receipts: Sequence[Receipt]) -> list[str]:
-    return [grids.markdown(grid(receipts)), "", NOTE, ""]
+    made = grid(receipts)
+    return [grids.markdown(made), "", made.note, ""]
 
 
 def points(receipts: Sequence[Receipt]) -> list[AblationPoint]:

@@ -15,14 +15,16 @@ from bench.errors import InvalidMeasurement
 
 @dataclass(frozen=True)
 class Gate:
-    """A condition on a summary figure as data: `figure` is kld, p, unsound_share, rate or acceptance; the value must lie within."""
+    """A condition on a summary figure as data: `figure` is kld, p, unsound_share, rate, acceptance or first_token_kld; the value must
+    lie within, and one that is not known does not."""
 
     figure: str
     low: float = float("-inf")
     high: float = float("inf")
 
     def holds(self, receipt: Receipt) -> bool:
-        return self.low <= figures(receipt)[self.figure] <= self.high
+        value = figures(receipt)[self.figure]
+        return value is not None and self.low <= value <= self.high
 
 
 GATES = (Gate("kld", high=0.1), Gate("p", high=0.01), Gate("unsound_share", high=0.25))
@@ -37,7 +39,7 @@ class Row:
     failed: tuple[str, ...]
 
 
-def figures(receipt: Receipt) -> dict[str, float]:
+def figures(receipt: Receipt) -> dict[str, float | None]:
     """What gates can ask for, of the first side (the one whose behaviour the direction is about)."""
     summary, side = receipt.summary, receipt.summary.sides[0]
     count = len(receipt.behaviour[0].edited)
@@ -81,9 +83,12 @@ def rows(receipts: Sequence[Receipt], gates: Sequence[Gate] = GATES) -> list[Row
 
 
 def comparable(receipts: Sequence[Receipt]) -> None:
-    """One model, one panel, the same held-out prompts and reply length. Raises InvalidMeasurement naming what differs."""
+    """One model, one panel, the same held-out prompts and reply length; in process, or one kit with one set of settings; one support.
+
+    Raises InvalidMeasurement naming what differs.
+    """
     for receipt in receipts[1:]:
-        for field, a, b in zip(("model", "panel", "prompts"), basis(receipts[0]), basis(receipt), strict=True):
+        for field, a, b in zip(BASIS, basis(receipts[0]), basis(receipt), strict=True):
             if a != b:
                 raise InvalidMeasurement(
                     f"receipts {receipts[0].id} and {receipt.id} differ in field {field}: they do not belong to one front\n"
@@ -91,10 +96,15 @@ def comparable(receipts: Sequence[Receipt]) -> None:
                 )
 
 
-def basis(receipt: Receipt) -> tuple[object, object, object]:
-    """What points of one front have in common: model, panel, and prompts with their judge."""
-    panel = (receipt.panel.texts_sha256, len(receipt.panel.windows))
-    return receipt.model, panel, tuple((s.file_sha256, s.classifier, s.reply_tokens, len(s.edited)) for s in receipt.behaviour)
+BASIS = ("model", "kit", "support", "panel", "prompts")
+
+
+def basis(receipt: Receipt) -> tuple[object, ...]:
+    """What points of one front have in common: the fields of BASIS, prompts with their judge."""
+    panel, at = (receipt.panel.texts_sha256, len(receipt.panel.windows)), receipt.served
+    kit = (at.kit, at.ranks, at.settings_sha256) if at else None
+    prompts = tuple((s.file_sha256, s.classifier, s.reply_tokens, len(s.edited)) for s in receipt.behaviour)
+    return receipt.model, kit, at.k if at else None, panel, prompts
 
 
 def load(paths: Sequence[Path]) -> tuple[list[Receipt], list[str]]:

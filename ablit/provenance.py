@@ -16,7 +16,7 @@ def tool() -> dict[str, str | bool | None]:
     known = bench_provenance.tool()
     folder = Path(__file__).resolve().parent
     digest = hashlib.sha256()
-    for path in sorted([*folder.glob("*.py"), *folder.glob("prompts/*.txt")]):
+    for path in sorted([*folder.rglob("*.py"), *folder.glob("prompts/*.txt")]):
         digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
     return {
         "name": known.name,

@@ -15,6 +15,8 @@ from typing import Any, Literal
 import pydantic
 
 from ablit import stats
+from ablit.served import facts as served_facts
+from ablit.served.facts import Served
 from ablit.spec import EditSpec, Value
 from bench.check import first_difference
 from bench.errors import BenchError, InvalidMeasurement
@@ -28,7 +30,8 @@ RATIO_TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2, "float16": 2e-3}
 
 
 class Model(Value):
-    """What was edited. sha256 of its weight file; `dtype` in which weights are stored and layers computed (the head is always fp32)."""
+    """What was edited. sha256 of its weight file; of a served model of repository, revision, config.json, and the weight files' names and
+    sizes. `dtype` in which weights are stored and layers computed (in process the head is always fp32)."""
 
     name: str
     sha256: str = SHA256
@@ -61,9 +64,12 @@ class Window(Value):
 
 
 class Panel(Value):
-    """The text panel. `texts_sha256`: of the token windows. Quantiles are over all positions; they do not follow from `windows`."""
+    """The text panel. `texts_sha256`: of the token windows. Quantiles are over all positions; they do not follow from `windows`.
 
-    form: Literal["statistics", "full"]
+    form: statistics and full are over the whole vocabulary; top-k is over the most likely tokens and the rest, a lower bound.
+    """
+
+    form: Literal["statistics", "full", "top-k"]
     texts: str
     texts_sha256: str = SHA256
     windows: tuple[Window, ...] = pydantic.Field(min_length=1)
@@ -76,7 +82,8 @@ class Side(Value):
     """Held-out prompts of one side, greedy answers of `reply_tokens` at most, one character a prompt.
 
     stock, edited: 1 where the classifier says yes. soundness: s, r, e, d for sound, repeating, empty, degenerate (edited model).
-    first_kld: KLD of the first answer token, nats, of each prompt. answers_sha256: of all edited answers; samples: the first few.
+    first_kld: KLD of the first answer token, nats, of each prompt; none where the server gave no log-probabilities.
+    answers_sha256: of all edited answers; samples: the first few.
     """
 
     file: str
@@ -104,7 +111,7 @@ class SideSummary(Value):
     p: float
     unsound: int
     stock_unsound: int
-    first_token_kld: float
+    first_token_kld: float | None
 
 
 class Summary(Value):
@@ -120,7 +127,10 @@ class Summary(Value):
 
 
 class Payload(Value):
-    """A receipt without its seal. control: twin (unedited, in the same run), random (equal norm), or none of these."""
+    """A receipt without its seal. control: twin (unedited, in the same run), random (equal norm), or none of these.
+
+    protocol served: measured over HTTP on a kit; `served` says how, and `edits` is empty, as ranks report ranges (served.edits).
+    """
 
     receipt: Literal["spark-lab/ablation/v1"] = SCHEMA
     id: str
@@ -135,6 +145,8 @@ class Payload(Value):
     behaviour: tuple[Side, ...]
     cpu_s: dict[str, float]
     summary: Summary
+    protocol: Literal["in-process", "served"] = "in-process"
+    served: Served | None = None
 
 
 class Receipt(Payload):
@@ -171,7 +183,7 @@ def _side(side: Side) -> SideSummary:
         p=p,
         unsound=sum(c != "s" for c in side.soundness),
         stock_unsound=sum(c != "s" for c in side.stock_soundness),
-        first_token_kld=sum(side.first_kld) / count,
+        first_token_kld=sum(side.first_kld) / count if side.first_kld else None,
     )
 
 
@@ -182,10 +194,15 @@ def seal(payload: Payload) -> Receipt:
 
 def write(receipt: Receipt, path: Path) -> None:
     """Atomically: a full disk leaves what was there. Raises BenchError."""
+    replace(path, document(receipt.model_dump(mode="json")))
+
+
+def replace(path: Path, text: str) -> None:
+    """The file with that text in place of what was there, or what was there. Raises BenchError."""
     temporary = path.with_name(path.name + ".tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(document(receipt.model_dump(mode="json")), encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8")
         os.replace(temporary, path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
@@ -222,12 +239,18 @@ def read(path: Path) -> Receipt:
 
 def problems(payload: Payload) -> list[str]:
     """What the facts contradict: an edit that is not the one asked for, a null edit that changed anything, sides of unequal length."""
-    found = [wrong for edit in payload.edits if (wrong := _missed(edit, RATIO_TOLERANCE[payload.model.dtype]))]
+    found = [f"{side.file}: not one outcome for each prompt" for side in payload.behaviour if len(_counts(side)) > 1]
+    if (payload.protocol == "served") != (payload.served is not None) or (payload.panel.form == "top-k") != (payload.served is not None):
+        return [*found, "a point is served when it says how, and then its panel has the form top-k"]
+    if payload.served:
+        source = payload.direction.get("sha256")
+        return [*found, *served_facts.problems(payload.served, payload.spec, payload.model.layers, source)]
+    found += [wrong for edit in payload.edits if (wrong := _missed(edit, RATIO_TOLERANCE[payload.model.dtype]))]
     if {(e.layer, e.target) for e in payload.edits} != {(n, t) for n in payload.spec.layers for t in payload.spec.targets}:
         found.append("the edited tensors are not those of the specification")
     if payload.spec.is_null and any(window.kld or window.kld_max or window.tv for window in payload.panel.windows):
         found.append("the null edit has a KLD that is not 0")
-    return found + [f"{side.file}: not one outcome for each prompt" for side in payload.behaviour if len(_counts(side)) > 1]
+    return found
 
 
 def _missed(edit: LayerEdit, near: float) -> str | None:
@@ -238,4 +261,5 @@ def _missed(edit: LayerEdit, near: float) -> str | None:
 
 
 def _counts(side: Side) -> set[int]:
-    return {len(side.stock), len(side.edited), len(side.soundness), len(side.stock_soundness), len(side.first_kld)}
+    counted = [side.stock, side.edited, side.soundness, side.stock_soundness, *([side.first_kld] if side.first_kld else [])]
+    return {len(each) for each in counted}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Sequence
 from typing import Literal
 
@@ -62,6 +63,26 @@ def alphas(text: str) -> tuple[float, ...]:
     if not all(math.isfinite(value) and value >= 0 for value in found):
         raise BadRequest(f"--alphas is {text!r}: an alpha is finite and at least 0\ntry: 0,1,2,3")
     return found
+
+
+def layers(text: str, count: int) -> tuple[int, ...]:
+    """Layer numbers of `10-29` or `1,3,5-7` (ranges include both ends), in order, each once. The overlay reads ABLIT_LAYERS the same way
+    (vllm_glm_exl3.ablation.formula.layers; a test compares them), but needs torch for it.
+
+    Raises BadRequest for anything empty, inverted, not below `count`, or not a number.
+    """
+    found: set[int] = set()
+    for word in text.split(","):
+        ends = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", word, re.ASCII)
+        if not ends:
+            raise BadRequest(f"--layers: layers {text!r}: {word.strip()!r} is neither a number nor a range like 15-44")
+        first, last = int(ends[1]), int(ends[2] or ends[1])
+        if first > last:
+            raise BadRequest(f"--layers: layers {text!r}: {first}-{last} is empty; write {last}-{first}")
+        if last >= count:
+            raise BadRequest(f"--layers: layers {text!r}: there is no layer {last}, the last of {count} is {count - 1}")
+        found.update(range(first, last + 1))
+    return tuple(sorted(found))
 
 
 def shown(numbers: Sequence[int]) -> str:

@@ -12,7 +12,7 @@ from ablit import evaluate, receipt
 from ablit.edit import Vectors, fits, random_like
 from ablit.evaluate import Bench
 from ablit.receipt import Receipt
-from ablit.spec import EditSpec, Target, shown
+from ablit.spec import EditSpec, Target, layers, shown
 from bench.errors import BenchError, InvalidMeasurement
 
 SEEDS = (0, 1, 2)
@@ -29,17 +29,18 @@ class Grid:
     alphas: tuple[float, ...]
     control_alphas: tuple[float, ...]
     targets: tuple[Target, ...] = ("o_proj",)
+    seeds: tuple[int, ...] = SEEDS
 
     def points(self, vectors: Vectors) -> list[Point]:
         """The twin first, then controls, then the grid: a sweep that is cut off has its controls."""
         widest = max(self.ranges, key=len)
         found = [(self._spec(vectors, widest, 0.0), vectors)]
-        for alpha, seed in itertools.product(self.control_alphas, SEEDS):
+        for alpha, seed in itertools.product(self.control_alphas, self.seeds):
             control = random_like(vectors, seed)
             found.append((self._spec(control, widest, alpha), control))
-        for layers, alpha in itertools.product(self.ranges, self.alphas):
+        for chosen, alpha in itertools.product(self.ranges, self.alphas):
             if alpha:
-                found.append((self._spec(vectors, layers, alpha), vectors))
+                found.append((self._spec(vectors, chosen, alpha), vectors))
         return found
 
     def _spec(self, vectors: Vectors, layers: tuple[int, ...], alpha: float) -> EditSpec:
@@ -101,13 +102,5 @@ def _line(number: int, count: int, made: Receipt, spent: Sequence[float], fresh:
 
 def ranges(texts: Sequence[str], count: int) -> Iterator[tuple[int, ...]]:
     """Each `--layers` text as layers of a model of `count` layers. Raises BadRequest."""
-    from vllm_glm_exl3.ablation import formula
-    from vllm_glm_exl3.errors import BadAblation
-
-    from bench.errors import BadRequest
-
     for text in texts:
-        try:
-            yield formula.layers(text, count)
-        except BadAblation as error:
-            raise BadRequest(f"--layers: {error}") from None
+        yield layers(text, count)

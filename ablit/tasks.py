@@ -15,7 +15,9 @@ from bench.errors import BadRequest
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "ablation"
 _MODEL = "a transformers folder or .gguf file (default: the local kit's)"
 _DTYPES = ("float32", "bfloat16")
-_LAYERS_RULE = cli.flag("10-29 (inclusive) or 1,3,5; may be repeated (default 10-29)").metadata
+_LAYERS = "10-29"  # of the local kit's model; a served one must be asked by number
+_LAYERS_RULE = cli.flag(f"10-29 (inclusive) or 1,3,5; may be repeated (default {_LAYERS}; with --kit there is none)").metadata
+_OUT = "default results/ablation/receipts; with --kit results/ablation/served-KIT"
 
 
 @dataclass(frozen=True)
@@ -48,16 +50,21 @@ class PointFlags:
     targets: str = cli.flag(
         "o_proj, or o_proj,down_proj (which destroys small models at alpha 3)", "o_proj", choices=("o_proj", "o_proj,down_proj")
     )
+    control_seeds: int = cli.flag("how many random directions stand beside as controls", 3, kind="whole", low=1, high=20)
     model: str | None = cli.flag(_MODEL)
-    dtype: str = cli.flag("float32 or bfloat16", "float32", choices=_DTYPES)
-    out: str = cli.flag("folder of the receipts; what is finished there is not measured again", str(RESULTS / "receipts"))
+    dtype: str | None = cli.flag("float32 or bfloat16 (default float32)", choices=_DTYPES)
+    out: str | None = cli.flag(f"folder of the receipts; what is finished there is not measured again ({_OUT})")
+    kit: str | None = cli.flag("edit and measure the model that this vLLM kit serves: one restart for each point, over HTTP")
+    top_k: int = cli.flag("with --kit: how many of the most likely tokens; vLLM's --max-logprobs is 20", 20, kind="whole", low=1, high=1000)
+    speed_runs: int = cli.flag("with --kit: requests of a short prose phase for the decode speed; 0: none", 2, kind="whole", high=100)
+    dry: bool = cli.flag("with --kit: print the plan, start nothing", False)
 
 
 @dataclass(frozen=True)
 class EvaluateFlags(PointFlags):
     """Flags of `invoke ablit.evaluate`."""
 
-    layers: str = cli.flag("10-29 (inclusive) or 1,3,5", "10-29")
+    layers: str | None = cli.flag(f"10-29 (inclusive) or 1,3,5 (default {_LAYERS}; with --kit there is none)")
     alpha: float = cli.flag("strength: 1 removes the component, 2 mirrors it", 1, kind="number")
 
 
@@ -79,9 +86,30 @@ def _lab(verb: str, flags: Any, **changed: Any) -> int:
     return lab_env.run_in_lab("ablit", [json.dumps({"verb": verb, "flags": plain})])
 
 
-def _needs_direction(flags: PointFlags) -> None:
+def _points(flags: PointFlags, layers: list[str], alphas: str, controls: str | None, **in_process: Any) -> int:
+    """The same points in the lab environment, or on a kit. in_process: further flags that only the lab knows."""
     if not flags.direction:
         raise BadRequest("no direction\ntry: invoke ablit.direction, then --direction results/ablation/direction.safetensors")
+    if not flags.kit:
+        out = flags.out or str(RESULTS / "receipts")
+        ranges = "\n".join(layers or [_LAYERS])
+        changed = {"dtype": flags.dtype or "float32", "out": out, "layers": ranges, "alphas": alphas, "controls": controls}
+        return _lab("points", flags, **changed)
+    _refuse_lab_flags({"model": flags.model, "dtype": flags.dtype, **in_process})
+    if flags.targets != "o_proj":
+        raise BadRequest(f"--targets is {flags.targets}: the edit at load is of o_proj alone\ntry: without --targets, or without --kit")
+    if not layers:
+        raise BadRequest("no layers: which ones there are depends on the served model\ntry: --layers 15-44 for GLM-5.3-Flash")
+    from ablit.served import tasks as served
+
+    named = dataclasses.replace(flags, out=flags.out or str(RESULTS / f"served-{flags.kit}"))
+    return served.points(named, layers, alphas, controls)
+
+
+def _refuse_lab_flags(given: dict[str, Any]) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise BadRequest(f"--{name} is for a model in this process, and --kit names a served one\ntry: one of the two")
 
 
 @cli.flag_task(DirectionFlags)
@@ -92,13 +120,14 @@ def direction(ctx: Any, flags: DirectionFlags) -> int:
 
 @cli.flag_task(EvaluateFlags)
 def evaluate(ctx: Any, flags: EvaluateFlags) -> int:
-    """One edit beside its unedited twin and three random directions: effect, damage, cost; one receipt each."""
-    _needs_direction(flags)
-    return _lab("points", flags, alphas=f"{flags.alpha:g}", controls=None)
+    """One edit beside its unedited twin and random directions: effect, damage, cost; one receipt each. --kit: on a served model."""
+    return _points(flags, [flags.layers] if flags.layers else [], f"{flags.alpha:g}", None)
 
 
 @cli.flag_task(SweepFlags, iterable=["layers"])
 def sweep(ctx: Any, flags: SweepFlags) -> int:
-    """A grid of edits (layers x alphas), with twin and random controls; one receipt per point. Interrupted: call it again."""
-    _needs_direction(flags)
-    return _lab("points", flags, layers="\n".join(flags.layers or ["10-29"]))
+    """A grid of edits (layers x alphas), with twin and random controls; one receipt per point. Interrupted: call it again.
+
+    --kit: on a served model, the kit started anew for each point and put back in the end.
+    """
+    return _points(flags, list(flags.layers), flags.alphas, flags.controls, trials=flags.trials)

@@ -23,6 +23,7 @@ _MORE = {
     "facts": ("agent_nccl.py", "agent_facts.py"),
     "transfer": ("agent_transfer.py",),
     "watch": ("agent_watch.py",),
+    "place": ("agent_place.py",),
 }
 
 

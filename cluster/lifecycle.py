@@ -99,9 +99,9 @@ def _take_back(cluster: Cluster, error: BaseException, say: Say) -> None:
 
 def _started(cluster: Cluster, answers: Mapping[str, Any]) -> str:
     """What to say of ranks that were just started."""
-    if len(cluster.ranks) > 1:
-        return f"started on {', '.join(answers)}"
     record = answers[cluster.head]["record"]
+    if len(cluster.ranks) > 1 or "pid" not in record:  # a container has none
+        return f"started on {', '.join(answers)}"
     return f"started pid {record['pid']}, log {record['log']}"
 
 

@@ -46,11 +46,12 @@ DOORS = {
     "nbclient": {"cli/notebooks.py"},
     "nbconvert": {"cli/notebooks.py"},
     "nbformat": {"cli/notebooks.py"},
-    "numpy": {"bench/calibration.py", "bench/kld/capture.py", "bench/kld/distance.py", "bench/kld/served.py"},
+    "numpy": {"bench/calibration.py", "bench/kld/capture.py", "bench/kld/distance.py", "bench/kld/served.py"}
+    | {"ablit/served/direction.py", "ablit/served/panel.py"},
     "torch": {"bench/kld/model.py", "bench/kld/head.py", "bench/kld/inprocess.py", "bench/kld/local.py"} | _ABLIT_TORCH,
     "transformers": {"bench/kld/model.py", "bench/kld/local.py", "ablit/model.py"},
     "optuna": {"ablit/search.py"},
-    "vllm_glm_exl3": {"ablit/directions.py", "ablit/edit.py", "ablit/measure.py", "ablit/measure_exact.py", "ablit/sweep.py"},
+    "vllm_glm_exl3": {"ablit/directions.py", "ablit/edit.py", "ablit/measure.py", "ablit/measure_exact.py"},
     "xllamacpp": {"cluster/engines/llama_server.py"},
 }
 

@@ -1,0 +1,122 @@
+"""A kit of one testbed host that serves SmolLM2-135M in fp32 through real vLLM with this checkout's plugin: a model that can be measured
+in process too.
+
+    python -m tests.testbed.solo        # make the model's folder if it is not there, print it
+
+The kit is no part of the repository: it is one more file in the kits/ of a copy of the code, as a user would add it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from cli import lab_env
+from cluster import weights
+from tests.testbed import cpu_image, twin, vllm_env
+from tests.testbed.twin import User
+
+ROOT = twin.ROOT
+MODEL = vllm_env.CACHE / "smollm2-chat"
+PORT = 18889
+KIT = f"""\
+name = "solo"
+summary = "one testbed host, SmolLM2-135M in real vLLM on the CPU, TP 1"
+engine = "vllm"
+hardware = "cpu"
+topology = "pair"
+nodes = ["head"]
+
+[settings]
+HOST = "0.0.0.0"
+PORT = {PORT}
+SERVED_MODEL_NAME = "smollm2"
+SSH_CONFIG = "/var/lib/spark-testbed/ssh_config"
+HEAD_IP = "10.77.0.1"
+HEAD_CX7_IF = "eth0"
+IMAGE = "{cpu_image.NAME}"
+IMAGE_ENTRYPOINT = "{vllm_env.CACHE}/vllm-0.32/bin/vllm"
+EXTRA_MOUNTS = "/usr:/usr:ro {vllm_env.CACHE}:{vllm_env.CACHE}:ro"
+MODEL = "{MODEL}"
+QUANTIZATION = ""
+KV_CACHE_DTYPE = "auto"
+MAX_MODEL_LEN = 1024
+MAX_NUM_BATCHED_TOKENS = 1024
+LANGUAGE_MODEL_ONLY = 1
+LIMIT_MM = ""
+MM_IMAGE_TOKENS = ""
+TOOL_CALL_PARSER = ""
+REASONING_PARSER = ""
+ENFORCE_EAGER = 1
+PYTORCH_CUDA_ALLOC_CONF = ""
+EXTRA_ARGS = "--dtype float32"
+GLM53_EXTRA_ENV = "HOME=/tmp VLLM_CPU_KVCACHE_SPACE=1 TORCHDYNAMO_DISABLE=1 OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind"
+READY_TIMEOUT = 300
+"""
+
+
+def model(folder: Path = MODEL) -> Path:
+    """The local kit's model as safetensors with tokenizer and chat template, where the hosts see it. The very files that the lab uses."""
+    gguf = weights.fetch(weights.SMOLLM2, print)
+    words = [str(lab_env.ensure()), "-m", "bench.kld.local", "--gguf", str(gguf), "--out", "/dev/null", "--convert-only"]
+    done = subprocess.run(words, cwd=ROOT, env=lab_env.environment(), capture_output=True, text=True, timeout=400, check=True)
+    made = Path(done.stdout.splitlines()[-1])
+    if not folder.exists() or _provenance(folder) != _provenance(made):
+        begun = folder.with_name(f"{folder.name}.part")
+        shutil.rmtree(begun, ignore_errors=True)
+        shutil.copytree(made, begun)
+        (begun / "model.safetensors").chmod(0o644)
+        shutil.rmtree(folder, ignore_errors=True)
+        begun.rename(folder)
+    return folder
+
+
+def _provenance(folder: Path) -> Any:
+    return json.loads((folder / "provenance.json").read_text())
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """A copy of the code with the kit, and a person who uses it."""
+
+    root: Path
+    user: User
+
+    @classmethod
+    def make(cls, folder: Path) -> Site:
+        root = folder / "code"
+        for name in ("cluster", "bench", "cli", "ablit", "kits", "overlay", "requirements"):
+            shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        for name in ("tasks.py", "pyproject.toml"):
+            shutil.copy(ROOT / name, root / name)
+        (root / "kits/solo.toml").write_text(KIT)
+        user = User.at(folder / "state")
+        return cls(root, dataclasses.replace(user, env={**user.env, "KIT": "solo"}))
+
+    def begin(self, *words: str, **settings: str) -> subprocess.Popen[str]:
+        """Start `invoke WORDS` and do not wait, as the leader of its own process group."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "invoke", *words],
+            cwd=self.root,
+            env={**self.user.env, **settings},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def invoke(self, *words: str, **settings: str) -> twin.Done:
+        begin = time.monotonic()
+        with self.begin(*words, **settings) as process:
+            return twin.finish(process, begin)
+
+
+if __name__ == "__main__":
+    print(model())
