@@ -85,3 +85,15 @@ def test_probe(probe: str, text: str, passed: bool) -> None:
 
 def test_a_probe_with_an_error_fails() -> None:
     assert not judge("capital", "Paris", "broken off").passed
+
+
+def test_a_loop_is_looked_for_at_the_end_of_a_long_text() -> None:
+    varied = " ".join(f"w{number}" for number in range(2000))
+    loop = " the same words" * 40
+    assert health(varied + loop).loop
+    assert not health(loop + varied).loop  # over 4,000 characters ago: it got out of it
+
+
+def test_a_probe_that_is_answered_in_a_loop_fails() -> None:
+    assert judge("capital", "It is Paris.", None).passed
+    assert not judge("capital", "It is Paris." + " It is so." * 60, None).passed
