@@ -99,10 +99,11 @@ def _take_back(cluster: Cluster, error: BaseException, say: Say) -> None:
 
 def _started(cluster: Cluster, answers: Mapping[str, Any]) -> str:
     """What to say of ranks that were just started."""
+    where = f"started on {', '.join(answers)}"
+    if len(cluster.ranks) > 1:
+        return where
     record = answers[cluster.head]["record"]
-    if len(cluster.ranks) > 1 or "pid" not in record:  # a container has none
-        return f"started on {', '.join(answers)}"
-    return f"started pid {record['pid']}, log {record['log']}"
+    return f"started pid {record['pid']}, log {record['log']}" if "pid" in record else where  # a container has none
 
 
 def _stop_all(cluster: Cluster, say: Say) -> bool:
