@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import re
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import cli
+from ablit import datasets
 from ablit.prompts import FOLDER
 from bench.errors import BadRequest
 
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "ablation"
 _MODEL = "a transformers folder or .gguf file (default: the local kit's)"
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_DATASET = "or hf:ORG/NAME@REVISION:FILE:COLUMN of the Hub"
 _DTYPES = ("float32", "bfloat16")
 _LAYERS = "10-29"  # of the local kit's model; a served one must be asked by number
 _LAYERS_RULE = cli.flag(f"10-29 (inclusive) or 1,3,5; may be repeated (default {_LAYERS}; with --kit there is none)").metadata
@@ -24,8 +31,8 @@ _OUT = "default results/ablation/receipts; with --kit results/ablation/served-KI
 class DirectionFlags:
     """Flags of `invoke ablit.direction`."""
 
-    positive: str = cli.flag("prompts that ask for the behaviour, one a line", str(FOLDER / "brief.fit.txt"))
-    negative: str = cli.flag("prompts that ask for its opposite", str(FOLDER / "long.fit.txt"))
+    positive: str = cli.flag(f"prompts that ask for the behaviour, a file with one a line {_DATASET}", str(FOLDER / "brief.fit.txt"))
+    negative: str = cli.flag("prompts that ask for its opposite, likewise", str(FOLDER / "long.fit.txt"))
     layer: int = cli.flag("the layer after which the residual is read", 15, kind="whole")
     positions: int = cli.flag("how many of a prompt's last positions are averaged", 1, kind="whole", low=1)
     variant: str = cli.flag("mean, orthogonal (to the negative mean) or per-layer", "mean", choices=("mean", "orthogonal", "per-layer"))
@@ -40,7 +47,7 @@ class PointFlags:
 
     direction: str = cli.flag("a direction file (.safetensors, or the public recipe's .pt)", "")
     behaviour: str = cli.flag("brief, casual, hedged or disclaims: the classifier, and which shipped prompts", "brief")
-    held_out: str | None = cli.flag("prompts of your own that show the behaviour, one a line; not those of the fit")
+    held_out: str | None = cli.flag(f"prompts of your own that show the behaviour, not those of the fit: a file with one a line {_DATASET}")
     positive: str | None = cli.flag("the prompts of the fit, if they are not shipped ones: a held-out prompt among them is refused")
     negative: str | None = cli.flag("the same for the other side")
     prompts: int | None = cli.flag("the first N held-out prompts (default all)", kind="whole", low=1)
@@ -79,6 +86,45 @@ class SweepFlags(PointFlags):
     seed: int = cli.flag("of the search", 1, kind="whole")
 
 
+def prompt_file(word: str | None, say: Callable[[str], None]) -> str | None:
+    """A word for prompts as a file: what is no hf:... is one. A dataset is fetched once, and kept as a prompt file under the user's cache
+    folder. Raises BadRequest."""
+    if word is None or not word.startswith(datasets.PREFIX):
+        return word
+    from cluster.weights.hub import Hub, Refused
+
+    wanted = datasets.parsed(word)
+    hub = Hub(None)  # the token of HF_TOKEN or of the standard token file
+    try:
+        if wanted.file and _COMMIT.fullmatch(wanted.revision or ""):
+            commit, file = str(wanted.revision), wanted.file
+        else:
+            commit, names = hub.dataset(wanted.repo, wanted.revision)
+            file = datasets.file_of(wanted, names)
+        content = hub.dataset_file(wanted.repo, commit, file).read_bytes()
+    except Refused as error:
+        raise BadRequest(f"{error.why.what}\ntry: {error.why.hint}") from None
+    texts = datasets.texts(wanted, file, content)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "spark-lab" / "prompts"
+    path = cache / datasets.file_name(wanted, commit, file)
+    cache.mkdir(parents=True, exist_ok=True)
+    begun = path.with_suffix(f".{os.getpid()}")
+    begun.write_text(datasets.file_text(wanted, commit, file, texts), encoding="utf-8")
+    os.replace(begun, path)
+    say(f"{wanted.repo} at {commit[:12]}: {len(texts)} prompts of {file}, kept as {path}")
+    return str(path)
+
+
+def _fetched(flags: Any) -> Any:
+    """The flags with a file for each dataset that they name."""
+    named = {name: prompt_file(getattr(flags, name, None), _say) for name in ("positive", "negative", "held_out") if hasattr(flags, name)}
+    return dataclasses.replace(flags, **named)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
 def _lab(verb: str, flags: Any, **changed: Any) -> int:
     from cli import lab_env
 
@@ -90,6 +136,7 @@ def _points(flags: PointFlags, layers: list[str], alphas: str, controls: str | N
     """The same points in the lab environment, or on a kit. in_process: further flags that only the lab knows."""
     if not flags.direction:
         raise BadRequest("no direction\ntry: invoke ablit.direction, then --direction results/ablation/direction.safetensors")
+    flags = _fetched(flags)
     if not flags.kit:
         out = flags.out or str(RESULTS / "receipts")
         ranges = "\n".join(layers or [_LAYERS])
@@ -115,7 +162,7 @@ def _refuse_lab_flags(given: dict[str, Any]) -> None:
 @cli.flag_task(DirectionFlags)
 def direction(ctx: Any, flags: DirectionFlags) -> int:
     """A direction by difference of means over two prompt files, as safetensors with its provenance."""
-    return _lab("direction", flags)
+    return _lab("direction", _fetched(flags))
 
 
 @cli.flag_task(EvaluateFlags)

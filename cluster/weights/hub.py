@@ -99,6 +99,21 @@ class Hub:
                 repo, revision=revision, cache_dir=cache_dir, ignore_patterns=list(exclude) or None, max_workers=_WORKERS, token=self.token
             )
 
+    def dataset(self, repo: str, revision: str | None) -> tuple[str, list[str]]:
+        """The commit that a revision of a dataset names (None: its main branch), and its files. Raises Refused."""
+        from huggingface_hub import HfApi
+
+        with self._explained(f"dataset {repo}@{revision or 'main'}"):
+            info = HfApi(token=self.token).dataset_info(repo, revision=revision)
+            return str(info.sha), [each.rfilename for each in info.siblings or ()]
+
+    def dataset_file(self, repo: str, commit: str, name: str) -> Path:
+        """A file of a dataset, from the standard cache or by way of it. Raises Refused."""
+        from huggingface_hub import hf_hub_download
+
+        with self._explained(f"dataset {repo}@{commit[:12]}: {name}"):
+            return Path(hf_hub_download(repo, name, repo_type="dataset", revision=commit, token=self.token))
+
     @contextlib.contextmanager
     def _explained(self, label: str) -> Iterator[None]:
         from huggingface_hub import get_token

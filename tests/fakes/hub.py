@@ -21,7 +21,7 @@ from tests.fakes.snapshot import REPO, REVISION, blob_name, git_hash, is_lfs
 
 @dataclass
 class Hub:
-    """What the server offers, and what happens to which request.
+    """What the server offers, and what happens to which request. kind: models or datasets.
 
     status: what every answer about the repository is instead, with `headers`. cut: file -> bytes after which its first download is cut
     off. once: the status holds for so many requests only. token: without it all is 401. slow_s: pause after each MiB.
@@ -29,6 +29,7 @@ class Hub:
 
     files: Mapping[str, bytes]
     repo: str = REPO
+    kind: str = "models"
     revision: str = REVISION
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
@@ -42,6 +43,10 @@ class Hub:
 
     def tree(self) -> list[dict[str, Any]]:
         return [_entry(name, content) for name, content in self.files.items()]
+
+    def info(self) -> dict[str, Any]:
+        """A dataset at its main branch, which is also called v1."""
+        return {"id": self.repo, "sha": self.revision, "siblings": [{"rfilename": name} for name in self.files]}
 
     def paths(self, method: str = "GET") -> list[str]:
         return [path for verb, path, _ in self.asked if verb == method]
@@ -86,19 +91,23 @@ class _Handler(BaseHTTPRequestHandler):
         hub.asked.append((self.command, path, dict(self.headers.items())))
         if hub.token and self.headers.get("Authorization") != f"Bearer {hub.token}":
             return self._send(401, b"{}", body)
-        known = path in self._own_paths() or path.startswith(f"/{hub.repo}/resolve/{hub.revision}/")
+        before = "/datasets" if hub.kind == "datasets" else ""
+        known = path in self._own_paths() or path.startswith(f"{before}/{hub.repo}/resolve/{hub.revision}/")
         if hub.status and hub.once > 0:
             hub.once -= 1
             more = {**hub.headers, **({"X-Error-Code": hub.code} if hub.code else {})}
             return self._send(hub.status, b'{"error": "no"}', body, more)
         if not known:
-            error = "RevisionNotFound" if path.startswith(f"/api/models/{hub.repo}/") else "RepoNotFound"
+            error = "RevisionNotFound" if path.startswith(f"/api/{hub.kind}/{hub.repo}/") else "RepoNotFound"
             return self._send(404, b"{}", body, {"X-Error-Code": error})
         if path.startswith("/api/"):
-            return self._send(200, json.dumps(hub.tree()).encode(), body, {"Content-Type": "application/json"})
+            about = hub.info() if hub.kind == "datasets" else hub.tree()
+            return self._send(200, json.dumps(about).encode(), body, {"Content-Type": "application/json"})
         return self._file(path.split(f"/resolve/{hub.revision}/")[1], body)
 
     def _own_paths(self) -> list[str]:
+        if self.hub.kind == "datasets":
+            return [f"/api/datasets/{self.hub.repo}{end}" for end in ("", "/revision/v1", f"/revision/{self.hub.revision}")]
         return [f"/api/models/{self.hub.repo}/tree/{self.hub.revision}"]
 
     def _file(self, name: str, body: bool) -> None:

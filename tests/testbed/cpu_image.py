@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 BASE, NAME = "deb-pip:1", "spark-lab/cpu:test"
 RECIPE = dataclasses.replace(image.RECIPE, packages=(*image.RECIPE.packages, "python3-pip", "python3-setuptools", "python3-wheel"))
 WHOLE_BASE, WHOLE_NAME = "deb-pip-numa:1", "spark-lab/cpu-vllm:test"
-WHOLE_RECIPE = dataclasses.replace(RECIPE, packages=(*RECIPE.packages, "libnuma1", "zlib1g"))  # what vLLM's and numpy's libraries link to
+WHOLE_RECIPE = dataclasses.replace(RECIPE, packages=(*RECIPE.packages, "libnuma1", "zlib1g", "util-linux"))
+# what vLLM's and numpy's libraries link to, and lscpu, which vLLM calls
 
 
 def build(host: Host) -> Image:
