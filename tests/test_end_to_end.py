@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 
 import pytest
 
+from tests.ports import free_port
+
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.model
 T = TypeVar("T")
@@ -34,8 +36,7 @@ class User:
 @pytest.fixture(scope="module")
 def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[User]:
     folder = tmp_path_factory.mktemp("user")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     someone = User({**os.environ, "XDG_STATE_HOME": str(folder / "state"), "PORT": str(port), "KIT": "local"}, folder / "receipts")
     started = someone.invoke("up")
     assert started.returncode == 0, started.stderr
@@ -120,9 +121,7 @@ def test_ctrl_c_during_a_measurement_leaves_the_server_alone(user: User, tmp_pat
     assert not json.loads(path.read_text())["valid"]
     assert user.invoke("receipt.check", str(path)).returncode == 0
     wait_for(lambda: not any(slot["is_processing"] for slot in slots(user)))
-    # 512 tokens at a time, and none after those for a client that has gone
-    assert long["n_prompt_tokens"] < 600
-    assert slots(user)[long["id"]]["n_prompt_tokens"] <= long["n_prompt_tokens"] + 512
+    assert long["n_prompt_tokens"] < 600  # 512 at a time: so soon the server sees that a client has gone
     status = user.invoke("status")
     assert status.returncode == 0, status.stdout + status.stderr
 

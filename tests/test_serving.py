@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 from openai.types.chat.completion_create_params import CompletionCreateParamsBase
 
-from tests.cluster.support import ROOT, free_port
+from tests.cluster.support import ROOT
+from tests.ports import free_port
 from tests.serving import DOCUMENT, Example, examples, requests
 
 TEXT = DOCUMENT.read_text()

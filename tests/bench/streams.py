@@ -1,11 +1,14 @@
 """Streams of every kind that a server may send, with what a client must say of each, written by hand."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import contextlib
+import socket
+import time
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from typing import Any
 
-from bench import lean
+from bench import arrival, lean
 from bench.request import Deadlines, Endpoint, Request
 from bench.trace import Trace
 from tests.fakes.builders import (
@@ -130,3 +133,24 @@ def ask(name: str) -> Request:
 def traced(server: ScriptedServer, name: str, client: Stream = lean.stream, loop: str = "reading") -> Trace:
     trace: Trace = LOOPS[loop](client(Endpoint(server.base_url, None, "vllm"), ask(name), SHORT))
     return trace
+
+
+@contextlib.contextmanager
+def stamps() -> Iterator[None]:
+    """The kernel stamps what arrives: it begins to a moment after the first socket has asked for it."""
+    with (
+        arrival.stamping(),
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as ours,
+        listener.accept()[0] as theirs,
+    ):
+        assert arrival.stamped(ours)
+        deadline = time.monotonic() + 20
+        while not _one_stamp(ours, theirs):
+            assert time.monotonic() < deadline, "the kernel stamps nothing"
+        yield
+
+
+def _one_stamp(ours: socket.socket, theirs: socket.socket) -> bool:
+    theirs.send(b"x")
+    return bool(arrival.receive(ours)(1, arrival.ROOM)[1])

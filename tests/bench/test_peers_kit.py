@@ -11,7 +11,8 @@ from bench.peers.kit import Kit, Served, served, what_it_says
 from bench.peers.peer import Job, Peer, Reported
 from bench.peers.runs import Case, on_kit
 from bench.peers.table import Receipt
-from tests.cluster.support import command_lines, free_port
+from tests.cluster.support import command_lines
+from tests.ports import free_port
 
 # Two requests whose lines stand in each other, as the server writes them with two lanes; before them the end of one that began earlier,
 # after them one that its client left.

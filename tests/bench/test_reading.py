@@ -15,7 +15,7 @@ from bench.reading import SLICE_READS, Desk, ReadingLoop
 from bench.recording import _KEPT_READS, Recording
 from bench.request import INTERRUPTED, Deadlines, Endpoint, Request
 from bench.trace import Trace
-from tests.bench.streams import LOOPS, SHORT, ask
+from tests.bench.streams import LOOPS, SHORT, ask, stamps
 from tests.bench.test_alike import chunk, framed
 from tests.fakes.server import EVENT_STREAM, head
 
@@ -283,7 +283,8 @@ def test_times_are_right_though_reads_are_put_off(peer: Peer, monkeypatch: pytes
     unstamped = READS.unstamped
     begins: list[int] = []
     thread = peer.play(serve)
-    trace = lean.run(lean.stream(peer.endpoint, ask("x"), Deadlines(), None, begins.append))
+    with stamps():
+        trace = lean.run(lean.stream(peer.endpoint, ask("x"), Deadlines(), None, begins.append))
     thread.join(5)
     assert (trace.error, trace.text, trace.tokens[:3]) == (None, "abb", (1, 2, 3))
     at_s = [begins[0] / 1e9 + t_s for t_s in trace.t_s[:3]]

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -111,12 +110,6 @@ def command_lines() -> str:
         with suppress(OSError):
             lines.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
     return "\n".join(lines)
-
-
-def free_port() -> int:
-    with closing(socket.create_server(("127.0.0.1", 0))) as sock:
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def kill_session(sid: int) -> None:

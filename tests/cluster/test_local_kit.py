@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.support import Lab, command_lines, eventually, free_port, kill_session, lives, session
+from tests.cluster.support import Lab, command_lines, eventually, kill_session, lives, session
+from tests.ports import free_port
 
 pytestmark = pytest.mark.model
 

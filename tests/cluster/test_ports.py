@@ -14,7 +14,8 @@ import pytest
 from cluster import lifecycle, session, settings, status
 from cluster.errors import LaunchError
 from cluster.probe import Probe
-from tests.cluster.support import Node, eventually, free_port, kill_session
+from tests.cluster.support import Node, eventually, kill_session
+from tests.ports import free_port
 
 SERVE = "from http.server import *; import sys; HTTPServer(('127.0.0.1', int(sys.argv[1])), SimpleHTTPRequestHandler).serve_forever()"
 

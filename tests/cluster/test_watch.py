@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.support import Lab, eventually, free_port, session
+from tests.cluster.support import Lab, eventually, session
+from tests.ports import free_port
 
 pytestmark = pytest.mark.model
 

@@ -170,10 +170,13 @@ class Host:
         }
 
     def plug_in(self) -> None:
-        """Make the host's network namespace, and a cable from its eth0 to the bridge."""
+        """Make the host's network namespace, and a cable from its eth0 to the bridge. A host that comes again has the same MAC address: its
+        neighbours would ask the old one for 8 s otherwise."""
+        mac = "02:00:" + ":".join(f"{int(part):02x}" for part in self.address.split("."))
         ip("netns", "add", self.netns)
         ip("link", "add", self.veth, "type", "veth", "peer", "name", "eth0", "netns", self.netns)
         ip("link", "set", self.veth, "master", BRIDGE, "up")
+        ip("-n", self.netns, "link", "set", "eth0", "address", mac)
         ip("-n", self.netns, "addr", "add", f"{self.address}/24", "dev", "eth0")
         ip("-n", self.netns, "link", "set", "eth0", "up")
         ip("-n", self.netns, "link", "set", "lo", "up")

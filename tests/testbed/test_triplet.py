@@ -48,6 +48,10 @@ def test_a_wider_testbed_is_one_of_three_and_then_of_two(testbed: Testbed) -> No
         assert wide.ssh(head, "ssh spark3 hostname").stdout == "spark3\n"
         assert wide.ssh(third, "ssh spark2 hostname").stdout == "spark2\n"
         assert third.run("docker", "ps", "--quiet") == ""
+        own = third.run("cat", "/sys/class/net/eth0/address")
+    with testbed.widened(3) as wide:  # its neighbours still know the one of before
+        assert wide.hosts[2].run("cat", "/sys/class/net/eth0/address") == own == "02:00:0a:4d:00:03\n"
+        assert wide.ssh(wide.hosts[0], "ssh -o ConnectTimeout=4 spark3 hostname").stdout == "spark3\n"
     assert [host.process("init") for host in testbed.hosts] == before
     assert len(testbed.status()) == 2
     assert not third.root.exists()

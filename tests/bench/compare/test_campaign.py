@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ import pytest
 from bench.campaign import runner
 from bench.check import check
 from bench.receipt import Receipt, find
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.model
@@ -40,8 +40,7 @@ def _begun(folder: Path, slot: int) -> bool:
 
 
 def test_interrupted_and_resumed(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     env, folder = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "PORT": port}, tmp_path / "c"
     sets = ("--set", "none:SPEC_METHOD=none", "--set", "ngram:SPEC_METHOD=ngram")
     planned = invoke(

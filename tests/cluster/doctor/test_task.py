@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.support import Lab, free_port
+from tests.cluster.support import Lab
+from tests.ports import free_port
 
 
 @pytest.fixture

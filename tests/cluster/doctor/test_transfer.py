@@ -23,7 +23,7 @@ from tests.cluster.doctor.scenes import Pair
 from tests.cluster.facts import recorded
 from tests.cluster.facts.test_agent_facts import tool, tools
 from tests.cluster.plans import effective
-from tests.cluster.support import free_port
+from tests.ports import free_port
 
 __all__ = ["tools"]  # fixture
 HEAD, WORKER = "127.0.0.2", "127.0.0.3"

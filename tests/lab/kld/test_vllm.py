@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
@@ -17,6 +16,7 @@ from bench.errors import BadRequest
 from bench.kld import capture, distance, local, model, served, windows
 from bench.kld.summary import scores
 from tests.lab.kld import tiny
+from tests.ports import free_port
 
 VLLM = Path("/var/cache/spark-testbed/vllm-0.32/bin/vllm")
 PER_STRATUM, POSITIONS, K = 1, 128, 20
@@ -63,9 +63,7 @@ def edited(tmp_path_factory: pytest.TempPathFactory) -> Edited:
 
 @pytest.fixture(scope="module")
 def base_url(edited: Edited, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     log = tmp_path_factory.mktemp("log") / "vllm.log"
     words = [str(VLLM), "serve", str(edited.folder), "--served-model-name", "smollm2", "--host", "127.0.0.1", "--port", str(port)]
     words += ["--dtype", "float32", "--max-model-len", "8192", "--max-num-seqs", "1", "--enforce-eager"]
