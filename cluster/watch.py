@@ -84,10 +84,10 @@ class Watch:
         return found
 
     def _emit(self, event: Event) -> None:
-        self.tell(event)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("a") as file:
             file.write(json.dumps({"kit": self.cluster.kit, **dataclasses.asdict(event)}) + "\n")
+        self.tell(event)  # after it is kept: who reads the line may end the watch
 
     def _event(self, event: str, detail: str) -> None:
         self._emit(Event(time.time(), event, self.seen.state, detail))
