@@ -84,12 +84,23 @@ def texts(wanted: Wanted, file: str, content: bytes) -> tuple[str, ...]:
 
 def _rows(file: str, text: str) -> list[dict[str, object]]:
     if file.endswith((".csv", ".tsv")):
-        return list(csv.DictReader(io.StringIO(text), delimiter="\t" if file.endswith(".tsv") else ",", strict=True))
+        return _table(text, "\t" if file.endswith(".tsv") else ",")
     if file.endswith(".txt"):
         return [{"text": line} for line in text.splitlines()]
     rows = json.loads(text) if file.endswith(".json") else [json.loads(line) for line in text.splitlines() if line.strip()]
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ValueError("it is no list of objects")
+    return rows
+
+
+def _table(text: str, delimiter: str) -> list[dict[str, object]]:
+    """Raises ValueError for a row with more fields than the first line names: which one is the prompt cannot be told."""
+    reader = csv.DictReader(io.StringIO(text), delimiter=delimiter, strict=True)
+    rows: list[dict[str, object]] = []
+    for row in reader:
+        if None in row:
+            raise ValueError(f"line {reader.line_num} has more fields than the first line names")
+        rows.append(dict(row))
     return rows
 
 

@@ -103,6 +103,8 @@ def test_every_form(file: str, content: bytes) -> None:
         ("hf:a/b", "x.json", b'{"text": 1}', "cannot be read: it is no list of objects"),
         ("hf:a/b", "x.jsonl", b"{", "cannot be read: "),
         ("hf:a/b", "x.txt", b"\xff", "cannot be read: "),
+        ("hf:a/b", "x.csv", b"a,b\n1,2\n1,2,3\n", "cannot be read: line 3 has more fields than the first line names"),
+        ("hf:a/b:x.csv:a:c=1", "x.csv", b"a,b\n1,2,3\n", "cannot be read: line 2 has more fields"),
     ],
 )
 def test_what_cannot_be_taken(word: str, file: str, content: bytes, message: str) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from vllm_glm_exl3.ablation import formula
 
 from ablit import measure, measure_exact
 from ablit.edit import edited
@@ -57,6 +58,16 @@ def test_in_the_model() -> None:
     assert 0 < found["alpha_3_error_against_fp64"] < 2e-5
     assert found["edit_inside_an_edit"].startswith("the model is edited already")
     assert found["weights_came_back"] is True
+
+
+def test_a_null_edit_that_changes_something_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An edit that moves the weights at alpha 0 too: the figures that are 0 for a right one are not."""
+    project = formula.project
+    monkeypatch.setattr("vllm_glm_exl3.ablation.formula.project", lambda weight, vector, alpha: project(weight, vector, alpha or 1.0))
+    tiny = loaded()
+    found = measure_exact.in_the_model(tiny, vectors(), bench(tiny).windows[:1], [2, 3], measure.worst)
+    assert found["null_kld_max"] > 1e-3
+    assert found["null_tv_max"] > 1e-3
 
 
 def test_the_plain_form_is_the_panels() -> None:
