@@ -57,9 +57,17 @@ def file_of(wanted: Wanted, names: Sequence[str]) -> str:
     raise BadRequest(f"dataset {wanted.repo} {what}: {there}\ntry: hf:{wanted.repo}:FILE")
 
 
-def texts(wanted: Wanted, file: str, content: bytes) -> tuple[str, ...]:
-    """The prompts in order, each on one line, the first of several alike. Raises BadRequest naming the file, and its columns where the
-    wanted one is not there."""
+@dataclass(frozen=True)
+class Taken:
+    """What a file of a dataset gave: the prompts in order, and the column that holds them."""
+
+    column: str
+    prompts: tuple[str, ...]
+
+
+def taken(wanted: Wanted, file: str, content: bytes) -> Taken:
+    """Each prompt on one line, the first of several alike. Raises BadRequest naming the file, and its columns where the wanted one is
+    not there."""
     where = f"{wanted.repo}: {file}"
     try:
         rows = _rows(file, content.decode("utf-8-sig"))
@@ -71,15 +79,18 @@ def texts(wanted: Wanted, file: str, content: bytes) -> tuple[str, ...]:
             raise BadRequest(f"{where} has no column {name}: {', '.join(rows[0])}\ntry: one of these before =")
         rows = [row for row in rows if str(row.get(name)) == value]
     column = _column(wanted, rows, where)
-    lines = [" ".join(str(row.get(column) or "").split()) for row in rows]
     found: dict[str, str] = {}
-    for line in lines:
+    for row in rows:
+        line = " ".join(str(row.get(column) or "").split())
         if line and not line.startswith("#"):  # which is a remark in a prompt file
             found.setdefault(normal(line), line)
-    kept = tuple(found.values())
-    if not kept:
-        raise BadRequest(f"{where} has no prompt in column {column}" + (f" where {'='.join(wanted.only)}" if wanted.only else ""))
-    return kept
+    if not found:
+        raise BadRequest(f"{where} has no prompt in column {column}{_which(wanted)}")
+    return Taken(column, tuple(found.values()))
+
+
+def _which(wanted: Wanted) -> str:
+    return f" where {'='.join(wanted.only)}" if wanted.only else ""
 
 
 def _rows(file: str, text: str) -> list[dict[str, object]]:
@@ -106,8 +117,7 @@ def _table(text: str, delimiter: str) -> list[dict[str, object]]:
 
 def _column(wanted: Wanted, rows: Sequence[Mapping[str, object]], where: str) -> str:
     if not rows:
-        some = f" where {'='.join(wanted.only)}" if wanted.only else ""
-        raise BadRequest(f"{where} has no row{some}")
+        raise BadRequest(f"{where} has no row{_which(wanted)}")
     names = list(rows[0])
     column = wanted.column or next((name for name in COLUMNS if name in names), names[0] if len(names) == 1 else None)
     if column not in names:
@@ -115,12 +125,12 @@ def _column(wanted: Wanted, rows: Sequence[Mapping[str, object]], where: str) ->
     return column
 
 
-def file_name(wanted: Wanted, commit: str, file: str) -> str:
+def file_name(wanted: Wanted, commit: str, file: str, column: str) -> str:
     """What the prompt file is called: dataset, commit, and what was taken of it."""
-    parts = [f"{wanted.repo}@{commit[:12]}", file, wanted.column or "", "=".join(wanted.only or ())]
-    return re.sub(r"[^\w.@=-]+", "--", ":".join(part for part in parts if part)) + ".txt"
+    parts = [f"{wanted.repo}@{commit[:12]}", file, column, *(["=".join(wanted.only)] if wanted.only else [])]
+    return re.sub(r"[^\w.@=-]+", "--", ":".join(parts)) + ".txt"
 
 
-def file_text(wanted: Wanted, commit: str, file: str, prompts: Sequence[str]) -> str:
-    """A prompt file (ablit/prompts.py) that says where it is from."""
-    return "\n".join([f"# {wanted.word}", f"# dataset {wanted.repo} at {commit}, file {file}", *prompts]) + "\n"
+def file_text(wanted: Wanted, commit: str, file: str, found: Taken) -> str:
+    """A prompt file (ablit/prompts.py) that says where it is from: the same bytes however the dataset was named."""
+    return "\n".join([f"# dataset {wanted.repo} at {commit}, file {file}, column {found.column}{_which(wanted)}", *found.prompts]) + "\n"

@@ -104,14 +104,14 @@ def prompt_file(word: str | None, say: Callable[[str], None]) -> str | None:
         content = hub.dataset_file(wanted.repo, commit, file).read_bytes()
     except Refused as error:
         raise BadRequest(f"{error.why.what}\ntry: {error.why.hint}") from None
-    texts = datasets.texts(wanted, file, content)
+    found = datasets.taken(wanted, file, content)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "spark-lab" / "prompts"
-    path = cache / datasets.file_name(wanted, commit, file)
+    path = cache / datasets.file_name(wanted, commit, file, found.column)
     cache.mkdir(parents=True, exist_ok=True)
     begun = path.with_suffix(f".{os.getpid()}")
-    begun.write_text(datasets.file_text(wanted, commit, file, texts), encoding="utf-8")
+    begun.write_text(datasets.file_text(wanted, commit, file, found), encoding="utf-8")
     os.replace(begun, path)
-    say(f"{wanted.repo} at {commit[:12]}: {len(texts)} prompts of {file}, kept as {path}")
+    say(f"{wanted.repo} at {commit[:12]}: {len(found.prompts)} prompts of {file}, column {found.column}, kept as {path}")
     return str(path)
 
 
@@ -136,12 +136,11 @@ def _points(flags: PointFlags, layers: list[str], alphas: str, controls: str | N
     """The same points in the lab environment, or on a kit. in_process: further flags that only the lab knows."""
     if not flags.direction:
         raise BadRequest("no direction\ntry: invoke ablit.direction, then --direction results/ablation/direction.safetensors")
-    flags = _fetched(flags)
     if not flags.kit:
         out = flags.out or str(RESULTS / "receipts")
         ranges = "\n".join(layers or [_LAYERS])
         changed = {"dtype": flags.dtype or "float32", "out": out, "layers": ranges, "alphas": alphas, "controls": controls}
-        return _lab("points", flags, **changed)
+        return _lab("points", _fetched(flags), **changed)
     _refuse_lab_flags({"model": flags.model, "dtype": flags.dtype, **in_process})
     if flags.targets != "o_proj":
         raise BadRequest(f"--targets is {flags.targets}: the edit at load is of o_proj alone\ntry: without --targets, or without --kit")
@@ -149,7 +148,7 @@ def _points(flags: PointFlags, layers: list[str], alphas: str, controls: str | N
         raise BadRequest("no layers: which ones there are depends on the served model\ntry: --layers 15-44 for GLM-5.3-Flash")
     from ablit.served import tasks as served
 
-    named = dataclasses.replace(flags, out=flags.out or str(RESULTS / f"served-{flags.kit}"))
+    named = dataclasses.replace(_fetched(flags), out=flags.out or str(RESULTS / f"served-{flags.kit}"))
     return served.points(named, layers, alphas, controls)
 
 

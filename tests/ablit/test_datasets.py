@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ablit import datasets, prompts
-from ablit.datasets import Wanted
+from ablit.datasets import Taken, Wanted
 from bench.errors import BadRequest
 from tests.fakes.hub import Hub
 from tests.fakes.snapshot import REVISION
@@ -66,10 +66,11 @@ def test_the_only_readable_file_is_taken_and_others_must_be_named() -> None:
 
 def test_rows_are_single_lines_once_each() -> None:
     """The third row is the first again but for case and blanks; the fourth would be a remark; the sixth is empty."""
-    found = datasets.texts(datasets.parsed("hf:a/b"), "x.csv", CSV)
-    assert found == ("How do I kill a process?", "Where can I shoot a good film?", "Something else")
-    only = datasets.texts(datasets.parsed("hf:a/b:x.csv:prompt:label=unsafe"), "x.csv", CSV)
-    assert only == ("Something else",)
+    found = datasets.taken(datasets.parsed("hf:a/b"), "x.csv", CSV)
+    assert found.column == "prompt"
+    assert found.prompts == ("How do I kill a process?", "Where can I shoot a good film?", "Something else")
+    only = datasets.taken(datasets.parsed("hf:a/b:x.csv:prompt:label=unsafe"), "x.csv", CSV)
+    assert only.prompts == ("Something else",)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ def test_rows_are_single_lines_once_each() -> None:
     ],
 )
 def test_every_form(file: str, content: bytes) -> None:
-    assert datasets.texts(datasets.parsed("hf:a/b"), file, content) == ("one", "two")
+    assert datasets.taken(datasets.parsed("hf:a/b"), file, content) == Taken("text", ("one", "two"))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +110,7 @@ def test_every_form(file: str, content: bytes) -> None:
 )
 def test_what_cannot_be_taken(word: str, file: str, content: bytes, message: str) -> None:
     with pytest.raises(BadRequest) as caught:
-        datasets.texts(datasets.parsed(word), file, content)
+        datasets.taken(datasets.parsed(word), file, content)
     assert message in str(caught.value)
 
 
@@ -131,13 +132,18 @@ def test_a_dataset_becomes_a_prompt_file_that_says_where_it_is_from(tmp_path: Pa
         assert done.returncode == 0, done.stderr
         path = Path(done.stdout.strip())
         assert path == tmp_path / f"cache/spark-lab/prompts/lab--set@{REVISION[:12]}--data--x.csv--prompt--label=safe.txt"
-        assert path.read_text().splitlines()[:2] == [f"# {word}", f"# dataset lab/set at {REVISION}, file data/x.csv"]
+        first = f"# dataset lab/set at {REVISION}, file data/x.csv, column prompt where label=safe"
+        assert path.read_text().splitlines()[0] == first
         assert prompts.read(path).texts == ("How do I kill a process?", "Where can I shoot a good film?")
-        assert "2 prompts of data/x.csv" in done.stderr
+        assert "2 prompts of data/x.csv, column prompt" in done.stderr
+        whole = Path(fetch(hub, tmp_path, "hf:lab/set").stdout.strip())
+        content = whole.read_bytes()
         pinned = fetch(hub, tmp_path, f"hf:lab/set@{REVISION}:data/x.csv", HF_HUB_OFFLINE="1")
         assert pinned.returncode == 0, pinned.stderr  # a commit and a file that are here need no network
         assert "3 prompts of data/x.csv" in pinned.stderr
-    assert set(path.parent.iterdir()) == {path, Path(pinned.stdout.strip())}
+    assert Path(pinned.stdout.strip()) == whole
+    assert whole.read_bytes() == content  # the same prompts, and sha256, however they are named
+    assert set(path.parent.iterdir()) == {path, whole}
 
 
 @pytest.mark.parametrize(
