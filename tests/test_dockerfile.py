@@ -3,9 +3,11 @@
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -64,4 +66,20 @@ def test_the_cpu_stage_needs_no_other() -> None:
     """docker's older builder makes every stage before the one that is asked for, and the others need CUDA."""
     stages = [line.split() for line in (ROOT / "Dockerfile").read_text().splitlines() if line.startswith("FROM ")]
     assert stages[0] == ["FROM", "${CPU_BASE}", "AS", "cpu"]
-    assert stages[-1] == ["FROM", "${BASE}"]
+    assert stages[1:] == [["FROM", "${BASE}", "AS", "vllm"], ["FROM", "vllm", "AS", "extension"], ["FROM", "vllm"]]
+
+
+def test_the_serving_image_is_pinned() -> None:
+    """CUDA's image by digest, every package by hash, and the vLLM that the plugin is for."""
+    text = (ROOT / "Dockerfile").read_text()
+    assert re.search(r"^ARG BASE=nvidia/cuda:13\.\d\.\d-devel-ubuntu24\.04@sha256:[0-9a-f]{64}$", text, re.MULTILINE)
+    installs = [line for line in text.split("FROM ${BASE} AS vllm")[1].splitlines() if re.search(r"\bpip (install|download|wheel)\b", line)]
+    assert len(installs) == 4
+    assert [line for line in installs if not re.search("--require-hashes|--no-index", line)] == []
+    plugin = tomllib.loads((ROOT / "overlay/pyproject.toml").read_text())["project"]["dependencies"]
+    assert plugin == ["vllm==0.32.*"]
+    locked = (ROOT / "overlay/cuda.txt").read_text()
+    assert re.findall(r"^vllm==(\S+)", locked, re.MULTILINE) == ["0.32.0"]
+    assert "cuda-toolkit==13.0" in locked
+    assert (ROOT / "overlay/exllamav3.txt").read_text().startswith("exllamav3==1.6.5 --hash=sha256:")
+    assert 'WHEEL_PREFIX = "exllamav3-1.6.5-"' in (ROOT / "overlay/build_ext.py").read_text()

@@ -76,9 +76,7 @@ def serve(bed: Testbed, receipt: Receipt) -> list[exl3.Answer]:
             _, said = process.communicate(timeout=1500)
         if process.returncode != 0:
             raise SystemExit(said)
-        receipt.found["up"] = [
-            line for line in said.splitlines() if any(word in line for word in ("selfcheck", "ready", "answer", "shipped"))
-        ]
+        receipt.found["up"] = [line for line in said.splitlines() if any(word in line for word in ("selfcheck", "ready after", "shipped"))]
         answers = [exl3.ask(URL, "tiny-moe", prompt) for prompt in exl3.PROMPTS]
         receipt.found["hosts"] = {host.name: inspected(host, name) for host, name in zip(bed.hosts, twin.NAMES, strict=True)}
         with receipt.timed("down"):
@@ -92,12 +90,13 @@ def inspected(host: Host, name: str) -> Mapping[str, Any]:
     """What a running container consists of."""
     found = json.loads(host.run("docker", "container", "inspect", name))[0]
     image = images.look(host, cpu_image.WHOLE_NAME)
-    words = ["docker", "exec", name, "/opt/vllm/bin/python3", "-c", VERSIONS % (NAMES,)]
+    # another container of the same image: `docker exec` cannot set the first one's memlock limit again in every sandbox
+    inside = ["docker", "run", "--rm", "--network", "none", "--entrypoint", "/opt/vllm/bin/python3", found["Image"]]
     return {
         "identity": image.identity if image else None,
         "entrypoint": found["Config"]["Entrypoint"],
         "mounts": sorted(mount["Destination"] for mount in found["Mounts"]),
-        "versions": json.loads(host.run(*words)),
+        "versions": json.loads(host.run(*inside, "-c", VERSIONS % (NAMES,))),
         "docker": host.run("docker", "version", "--format", "{{.Server.Version}}").strip(),
     }
 
