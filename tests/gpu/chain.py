@@ -10,15 +10,13 @@ drafter, whose selector holds the ring.
 
 FOLDER/glm-exl3: the layers of tests.gpu.models, experts in EXL3; glm-loud: the same with the MTP layer as loud as the others; glm-ablated:
 glm-exl3 edited offline, MTP block included; donors: that edit as a transplant; expected.json: sha256 of each edited tensor, made on a CPU;
-reference.json: prompts, and transformers' answers to some.
+reference.json: prompts.
 """
 
 import hashlib
 import json
 import shutil
 import sys
-from collections import Counter
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +26,20 @@ from torch import Tensor
 from vllm_glm_exl3.ablation import direction, formula
 
 from tests.gpu import models
-from tests.gpu.models import HIDDEN, LAYERS, PREFIX, VOCAB
+from tests.gpu.models import HIDDEN, LAYERS, VOCAB
 from tests.gpu.speculation import ALPHA, CLOSED, successor
 from tests.testbed import model as testbed_model
 
 MASK = VOCAB - 1
-# Of the head's rows: along the predecessor's embedding, and random; of the embedding: what all tokens share; and the head's weight of that.
-FOLLOW, NOISE, SHARED, OUTSIDE = 1.0, 0.45, 1.6, 3.0
+# Of the head's rows: along the predecessor's embedding, against the token's own, and random; of the embedding: what all tokens share; and
+# the head's weight of that.
+FOLLOW, REPEAT, NOISE, SHARED, OUTSIDE = 1.2, 0.6, 0.45, 1.6, 3.0
 # What the layers write, against tests.gpu.models: more of what attention finds in earlier tokens, less of what the current one makes.
-ATTENTION, FORWARD = 1.75, 0.125
+ATTENTION, FORWARD = 1.5, 0.125
 QUIET = 0.05  # what the MTP layer and the drafter write, against that
-LENGTHS, CANDIDATES, CHOSEN, ANSWER = (12, 41), 32, 4, 64  # prompts of each length, how many are tried and kept
-COMMON = {"common": (704, 640), "long": (2301, 2048)}  # length of a prompt, and how much of it all STREAMS prompts share
-STREAMS = 4
+ANSWER, STREAMS = 64, 4
+# Lengths of prompts; how much of each all prompts of that length share.
+PROMPTS = {"short": ((12, 0), (41, 0)), "common": ((704, 640),), "long": ((2301, 2048),)}
 EDITED = tuple(range(LAYERS + 1))
 Tensors = dict[str, Tensor]
 
@@ -56,7 +55,8 @@ def ends() -> tuple[Tensor, Tensor]:
     loose = torch.randn(VOCAB, HIDDEN) * NOISE
     head = loose - loose @ known @ known.T - OUTSIDE * shared
     for token in CLOSED:
-        head[successor(token)] += FOLLOW * _unit(own[token]) + OUTSIDE * shared
+        head[successor(token)] += FOLLOW * _unit(own[token])
+        head[token] += OUTSIDE * shared - REPEAT * _unit(own[token])
     return embedding.bfloat16().float(), head.bfloat16().float()
 
 
@@ -71,17 +71,20 @@ def turned(tensors: Tensors, attention: float, forward: float, only: str = "") -
 
 
 def checkpoints(tensors: Tensors) -> dict[str, Tensors]:
-    """Under "exl3" and "loud", and under "dense" what transformers takes."""
-    embedding, head = ends()
-    tensors = tensors | {f"{PREFIX}embed_tokens.weight": embedding, "lm_head.weight": head}
+    """Under "exl3" the quiet one and under "loud" the other. The seeds are of weights whose answers depend on more than the last token."""
+    torch.manual_seed(5)
+    packed = models.split_experts(models.with_mtp(tensors))[0]
+    torch.manual_seed(7)
+    packed["model.embed_tokens.weight"], packed["lm_head.weight"] = (tensor.bfloat16() for tensor in ends())
     own = f"model.layers.{LAYERS}."
-    text = models.with_mtp(tensors)
-    text[f"{own}eh_proj.weight"] = torch.cat([torch.eye(HIDDEN), torch.randn(HIDDEN, HIDDEN) * 0.1 / HIDDEN**0.5], 1)
-    packed, dense = models.split_experts(text)
-    loud = turned(packed, ATTENTION, FORWARD)
-    quiet = turned(loud, QUIET, QUIET, own)
-    quiet[f"{own}eh_proj.weight"] = torch.cat([torch.eye(HIDDEN), torch.randn(HIDDEN, HIDDEN) * 0.02 / HIDDEN**0.5], 1).bfloat16()
-    return {"exl3": quiet, "loud": loud, "dense": turned(dense, ATTENTION, FORWARD)}
+    packed[f"{own}embed_tokens.weight"] = packed["model.embed_tokens.weight"]
+    loud = turned(packed, ATTENTION, FORWARD) | {f"{own}eh_proj.weight": joining(0.1)}
+    return {"exl3": turned(loud, QUIET, QUIET, own) | {f"{own}eh_proj.weight": joining(0.02)}, "loud": loud}
+
+
+def joining(hidden: float) -> Tensor:
+    """The MTP block's first projection [HIDDEN, 2 * HIDDEN]: the token's embedding, and a little of the model's hidden state."""
+    return torch.cat([torch.eye(HIDDEN), torch.randn(HIDDEN, HIDDEN) * hidden / HIDDEN**0.5], 1).bfloat16()
 
 
 def drafter() -> tuple[Tensors, dict[str, Any]]:
@@ -136,39 +139,14 @@ def donate(folder: Path, edited: dict[int, Tensor]) -> None:
 # --- prompts ---
 
 
-def asked(length: int, common: int, count: int = STREAMS) -> list[list[int]]:
+def asked(length: int, common: int) -> list[list[int]]:
     """Random prompts that begin alike and end each with tokens of its own."""
     shared = torch.randint(1, MASK, (common,)).tolist()
-    return [shared + torch.randint(1, MASK, (length - common,)).tolist() for _ in range(count)]
-
-
-def untold(row: dict[str, Any]) -> int:
-    """At how many places of an answer its last token does not say the next, as it was followed by another one elsewhere."""
-    pairs = list(pairwise(row["ids"]))
-    after = Counter(token for token, _ in set(pairs))
-    return sum(after[token] > 1 for token, _ in pairs)
-
-
-def reference(folder: Path, config: dict[str, Any], dense: Tensors) -> dict[str, Any]:
-    """Greedy answers in fp32 to prompts of each length. Of those that stay in CLOSED the least told ones, and of these the clearest."""
-    from transformers.models.glm5_next.modeling_glm5_next import Glm5NextForConditionalGeneration
-
-    named = {name.replace("model.", PREFIX, 1): tensor.float() for name, tensor in dense.items() if f".layers.{LAYERS}." not in name}
-    models.write(folder, named, config | {"dtype": "float32"})
-    model = Glm5NextForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
-    rows: list[dict[str, Any]] = []
-    for length in LENGTHS:
-        many = models.greedy(model, torch.randint(1, MASK, (CANDIDATES, length)), ANSWER)
-        inside = [row for row in many if set(row["ids"]) <= set(CLOSED)]
-        rows += sorted(sorted(inside, key=untold)[-2 * CHOSEN :], key=lambda row: -min(row["leads"]))[:CHOSEN]
-    for row in rows:
-        row["margins"] = models.margins(model, row)
-        print(len(row["prompt"]), "tokens; least lead", round(min(row["leads"]), 3), "untold", untold(row), row["ids"])
-    return {"short": rows, "asked": {kind: {"prompts": asked(*shape), "answer": ANSWER} for kind, shape in COMMON.items()}}
+    return [shared + torch.randint(1, MASK, (length - common,)).tolist() for _ in range(STREAMS)]
 
 
 def make(folder: Path, seed: int = 11) -> Path:
-    """Everything named at the head of this file; some minutes on two cores."""
+    """Everything named at the head of this file; half a minute."""
     torch.manual_seed(seed)
     tensors, config = models.base(folder / "base")
     tokenizer = testbed_model.make(folder / "moe-base")
@@ -181,8 +159,10 @@ def make(folder: Path, seed: int = 11) -> Path:
     draft["candidate_selector.hidden_projection.weight"] = selecting(made["exl3"]["model.embed_tokens.weight"])
     models.write(folder / "dflash2", {name: tensor.bfloat16() for name, tensor in draft.items()}, draft_config)
     derive(folder)
-    (folder / "reference.json").write_text(json.dumps(reference(folder / "for-transformers", config, made["dense"])))
-    for scratch in ("base", "moe-base", "for-transformers"):
+    prompts = {kind: [ids for shape in shapes for ids in asked(*shape)] for kind, shapes in PROMPTS.items()}
+    known = {"asked": {kind: {"prompts": rows, "answer": ANSWER} for kind, rows in prompts.items()}}
+    (folder / "reference.json").write_text(json.dumps(known))
+    for scratch in ("base", "moe-base"):
         shutil.rmtree(folder / scratch)
     return folder
 

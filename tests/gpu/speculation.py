@@ -84,7 +84,6 @@ LIKE_STOCK = ("stock-graphs", "mtp1", "mtp2", "mtp3", "mtp1-graphs", "mtp2-graph
 LIKE_STOCK += ("loud-mtp3", "loud-mtp3-graphs", "stock-again")
 LIKE_EDITED = ("edited-offline", "edited-mtp2", "edited-mtp2-graphs", "edited-without-mtp2", "edited-dflash3", "donated-mtp2")
 SPECULATION_PAIRS = (
-    Pair("stock", "transformers"),
     *(Pair(name, "stock") for name in LIKE_STOCK),
     *(Pair(name, "edited") for name in LIKE_EDITED),
     Pair("edited-mtp2", "edited-offline-mtp2"),

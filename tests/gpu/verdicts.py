@@ -50,7 +50,7 @@ def verdicts(answers: dict[str, Answers], pairs: Sequence[Pair] = PAIRS) -> Iter
     for pair in pairs:
         if pair.found in answers and pair.wanted in answers:
             given = answers[pair.found], answers[pair.wanted]
-            reason = alike(*given, pair.near, margins(given[1], answers["transformers"]))
+            reason = alike(*given, pair.near, margins(given[1], answers.get("transformers", [])))
             if pair.differ:
                 reason = "" if reason else "the answers are alike, and the weights are not"
             what = f"{pair.found} {'differs from' if pair.differ else 'answers as'} {pair.wanted}"
