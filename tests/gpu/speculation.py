@@ -80,8 +80,8 @@ SPECULATION = (
     _made("stock-again", llm=EAGER, environment={"ABLIT": "0"}, edited={}, last=True),
 )  # fmt: skip
 
-LIKE_STOCK = ("stock-graphs", "mtp1", "mtp2", "mtp3", "mtp1-graphs", "mtp2-graphs", "mtp3-graphs", "dflash3", "dflash3-graphs")
-LIKE_STOCK += ("loud-mtp3", "loud-mtp3-graphs", "stock-again")
+LIKE_STOCK: tuple[str, ...] = ("stock-graphs", "mtp1", "mtp2", "mtp3", "mtp1-graphs", "mtp2-graphs", "mtp3-graphs", "stock-again")
+LIKE_STOCK += ("dflash3", "dflash3-graphs", "loud-mtp3", "loud-mtp3-graphs")
 LIKE_EDITED = ("edited-offline", "edited-mtp2", "edited-mtp2-graphs", "edited-without-mtp2", "edited-dflash3", "donated-mtp2")
 SPECULATION_PAIRS = (
     *(Pair(name, "stock") for name in LIKE_STOCK),
