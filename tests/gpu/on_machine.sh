@@ -10,7 +10,7 @@ printf '[vllm.general_plugins]\nglm_exl3 = vllm_glm_exl3:register\n' > "$site/vl
 export PYTHONUNBUFFERED=1 PYTHONPATH=$here:$site
 if python3 -c 'import sys, torch; sys.exit(not torch.__version__ < "2.13")'; then export PYTHONPATH=$here/tests/gpu/older_torch:$PYTHONPATH; fi
 case " ${*:4} " in
-  *" speculation "*) [ -f "$models/reference.json" ] || python3 -m tests.gpu.chain "$models" || exit 1 ;;
+  *" speculation "*) [ -f "$models/reference.json" ] || python3 -m tests.gpu.models_chain "$models" || exit 1 ;;
   *) python3 -m tests.gpu.models "$models" derive || exit 1 ;;
 esac
 python3 -m tests.gpu.engine_checks "$models" "$out/engines.json" "${@:4}"

@@ -1,7 +1,7 @@
 """A tiny GLM-5.3-Flash whose drafts are accepted now and then, prompts for it, and what each edit at load must make of its weights.
 
-    python -m tests.gpu.chain FOLDER          # needs torch (a CPU is enough), transformers >= 5.19 and vllm_glm_exl3 on the path
-    python -m tests.gpu.chain FOLDER derive   # only what is made from glm-exl3
+    python -m tests.gpu.models_chain FOLDER          # needs torch (a CPU is enough), transformers >= 5.19 and vllm_glm_exl3 on the path
+    python -m tests.gpu.models_chain FOLDER derive   # only what is made from glm-exl3
 
 Answers stay within CLOSED, a ring of tokens. The head prefers each token's successor there, and what the layers make of all earlier tokens
 decides otherwise now and then. A drafter that always says the successor is right at some places and wrong at others, and which these are
