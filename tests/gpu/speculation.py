@@ -1,6 +1,7 @@
 """Accepted drafts and edits at load in the real engine: which engines are started, and what their counters and logs must say.
 
-The models are those of tests.gpu.models_chain. Where a drafter always says the successor, how far each draft is accepted follows from the answer.
+The models are those of tests.gpu.models_chain. Where a drafter always says the successor, how far each draft is accepted
+follows from the answer.
 """
 
 import re
