@@ -2,8 +2,8 @@
 
     python -m tests.gpu.engine_checks MODELS RECEIPT.json [--visit paths|speculation] [--only NAME ...] [--at-once 10]
 
-MODELS: what tests.gpu.models wrote, or for the visit "speculation" tests.gpu.models_chain. Every engine is a process group with a time limit
-of its own; the receipt is written anew after each, so a visit that is cut short still leaves one. Exit code 1 if a check failed.
+MODELS: what tests.gpu.models wrote, or for the visit "speculation" tests.gpu.models_chain. Every engine is a process group with a time
+limit of its own; the receipt is written anew after each, so a visit that is cut short still leaves one. Exit code 1 if a check failed.
 """
 
 import argparse
