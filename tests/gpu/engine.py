@@ -1,14 +1,16 @@
 """One real vLLM engine in a process of its own, on a GPU; the last line of its output that begins with "{" is JSON.
 
-    python -m tests.gpu.engine '{"llm": {LLM arguments}, "prompts": [[ids], ...], "answer": TOKENS, "times": N}'
+    python -m tests.gpu.engine '{"llm": {LLM arguments}, "prompts": [[ids], ...], "answer": TOKENS, "times": N, "broken": ""}'
 
 "answers": per prompt the greedy ids, their log-probabilities and leads, the first time; "spread": over N times, per prompt and token, the
 largest minus the least log-probability, while the ids agree; "counters": vLLM's counters that are not zero; "ready_s".
-The plugin is found by its entry point, as in production.
+The plugin is found by its entry point, as in production. "broken": "kda" takes KDA's state as if no draft had been accepted, which answers
+must show; the engine must then be in this process (VLLM_ENABLE_V1_MULTIPROCESSING=0).
 """
 
 import json
 import os
+import re
 import sys
 import time
 from typing import Any
@@ -43,6 +45,8 @@ SHARED: dict[str, Any] = {
 def run(given: dict[str, Any]) -> dict[str, Any]:
     from vllm import LLM, SamplingParams
 
+    if given.get("broken"):
+        forget_accepted()
     begin = time.monotonic()
     llm = LLM(**SHARED | given["llm"])
     ready = time.monotonic() - begin
@@ -52,10 +56,25 @@ def run(given: dict[str, Any]) -> dict[str, Any]:
     return {"answers": runs[0], "spread": spread(runs), "counters": counters(llm), "ready_s": round(ready, 1)}
 
 
-def counters(llm: Any) -> dict[str, float]:
-    """By name; labels are dropped, as there is one engine."""
-    found = {metric.name: getattr(metric, "value", None) for metric in llm.get_metrics()}
-    return {name: value for name, value in found.items() if value and ("spec_decode" in name or name.endswith("_tokens"))}
+def counters(llm: Any) -> dict[str, Any]:
+    """By name; labels are dropped, as there is one engine. Counts by position are a list."""
+    found = {metric.name: getattr(metric, "value", None) or getattr(metric, "values", None) for metric in llm.get_metrics()}
+    return {name: value for name, value in found.items() if value and re.search("spec_decode|_tokens$|prefix_cache_", name)}
+
+
+def forget_accepted() -> None:
+    """KDA keeps a state after each draft token, and the next step begins at the last accepted one's: always begin at the first."""
+    import torch
+    from vllm.models.glm5next.common import kda
+
+    original = kda.fused_recurrent_kda
+
+    def fused_recurrent_kda(*args: Any, **named: Any) -> Any:
+        if named.get("num_accepted_tokens") is not None:
+            named["num_accepted_tokens"] = torch.ones_like(named["num_accepted_tokens"])
+        return original(*args, **named)
+
+    kda.fused_recurrent_kda = fused_recurrent_kda
 
 
 if __name__ == "__main__":

@@ -13,7 +13,11 @@ SPARSE = {"backend": "FLASHMLA_SPARSE"}
 
 @dataclass(frozen=True)
 class Engine:
-    """`prompts`: which of the prompts; `llm`: LLM arguments beside engine.SHARED."""
+    """`prompts`: which of the prompts; `llm`: LLM arguments beside engine.SHARED.
+
+    `foretold`: its drafter always says the successor (tests.gpu.speculation); `edited`: how each part is, of those that ABLIT=1 edits;
+    `broken`: what engine.py breaks in it on purpose; `last`: it starts when all others have ended.
+    """
 
     name: str
     model: str
@@ -22,10 +26,19 @@ class Engine:
     times: int = 1
     limit_s: float = 230
     environment: dict[str, str] = field(default_factory=dict)
+    foretold: bool = False
+    edited: dict[str, str] | None = None
+    broken: str = ""
+    last: bool = False
 
     @property
     def arguments(self) -> dict[str, Any]:
         return ({"attention_config": SPARSE} if self.model.startswith("glm") else {}) | self.llm
+
+    @property
+    def drafts(self) -> int:
+        """Draft tokens at a time, or 0."""
+        return int(self.llm.get("speculative_config", {}).get("num_speculative_tokens", 0))
 
     @property
     def gpus(self) -> int:

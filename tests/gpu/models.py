@@ -42,7 +42,7 @@ FOR_VLLM = {
     "mhc": True, "mla_use_nope": True, "topk_method": "noaux_tc", "scoring_func": "sigmoid", "indexer_rope_interleave": True,
     "num_nextn_predict_layers": 1,
 }  # fmt: skip
-DRAFT_LAYERS, DRAFT_TOKENS = 2, 3
+DRAFT_LAYERS, DRAFT_TOKENS, DRAFT_RANK = 2, 3, 32
 PREFIX = "model.language_model."
 KEPT_IN_FP32 = ("A_log", "dt_bias", "hc_", "e_score_correction_bias", "index_kpool_compress_ape")
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
@@ -164,7 +164,7 @@ DRAFT = {
     "rope_theta": 10000.0, "layer_types": ["full_attention"] * DRAFT_LAYERS,
     "dflash_config": {
         "target_layer_ids": [0, 1], "mask_token_id": VOCAB - 1, "causal": False, "conv_kernel_size": 4, "conv_group_size": 16,
-        "selector_rank": 32, "selector_top_k": 8,
+        "selector_rank": DRAFT_RANK, "selector_top_k": 8,
     },
 }  # fmt: skip
 
@@ -174,8 +174,8 @@ def draft_shapes() -> Iterator[tuple[str, tuple[int, ...]]]:
     yield "fc.weight", (HIDDEN, 2 * HIDDEN)
     yield from ((f"{name}.weight", (HIDDEN,)) for name in ("hidden_norm", "norm"))
     for name in ("predecessor_codebook", "successor_codebook"):
-        yield f"candidate_selector.{name}", (VOCAB, 32)
-    yield "candidate_selector.hidden_projection.weight", (32, HIDDEN)
+        yield f"candidate_selector.{name}", (VOCAB, DRAFT_RANK)
+    yield "candidate_selector.hidden_projection.weight", (DRAFT_RANK, HIDDEN)
     for layer in range(DRAFT_LAYERS):
         yield from ((f"layers.{layer}.{name}", shape) for name, shape in _draft_layer())
 

@@ -11,10 +11,12 @@ from tests.gpu.engines import EAGER, Engine
 
 
 def test_an_answer_and_the_lines_that_say_which_way_it_went(tmp_path: Path) -> None:
-    code = "print('INFO [a.py:1] Using FLASH_ATTN attention backend'); print('noise'); print('{\"answers\": [], \"ready_s\": 1.0}')"
+    edit = f"ablation: rank 0 model layer 0: signed ratio -2.00000, rel_l2 0.19431, sha256 {'a' * 64} -> {'b' * 64}"
+    lines = ["INFO [a.py:1] Using FLASH_ATTN attention backend", "noise", f"(EngineCore pid=7) INFO 11-30 [b.py:2] {edit}"]
+    code = f"print(*{lines}, sep='\\n'); print('{{\"answers\": [], \"ready_s\": 1.0}}')"
     found = engine_checks.run(Engine("one", "m"), [sys.executable, "-c", code], dict(os.environ), tmp_path)
     assert found.pop("wall_s") < 30
-    assert found == {"answers": [], "ready_s": 1.0, "told": ["Using FLASH_ATTN attention backend"]}
+    assert found == {"answers": [], "ready_s": 1.0, "told": ["Using FLASH_ATTN attention backend"], "ablation": [edit]}
 
 
 def test_an_error_is_kept(tmp_path: Path) -> None:

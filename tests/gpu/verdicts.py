@@ -2,10 +2,10 @@
 
 import itertools
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tests.gpu.engines import PAIRS, THIN, TIE
+from tests.gpu.engines import PAIRS, THIN, TIE, Pair
 
 Answers = list[dict[str, Any]]
 
@@ -46,11 +46,11 @@ def compared(found: Answers, wanted: Answers) -> dict[str, Any]:
     return {"equal_ids": len(gaps), "ids": total, "largest_logprob_differences": largest, "median": statistics.median(gaps or [0.0])}
 
 
-def verdicts(answers: dict[str, Answers]) -> Iterator[dict[str, Any]]:
-    for pair in PAIRS:
+def verdicts(answers: dict[str, Answers], pairs: Sequence[Pair] = PAIRS) -> Iterator[dict[str, Any]]:
+    for pair in pairs:
         if pair.found in answers and pair.wanted in answers:
             given = answers[pair.found], answers[pair.wanted]
-            reason = alike(*given, pair.near, margins(given[1], answers["transformers"]))
+            reason = alike(*given, pair.near, margins(given[1], answers.get("transformers", [])))
             if pair.differ:
                 reason = "" if reason else "the answers are alike, and the weights are not"
             what = f"{pair.found} {'differs from' if pair.differ else 'answers as'} {pair.wanted}"
