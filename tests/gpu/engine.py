@@ -53,7 +53,8 @@ def run(given: dict[str, Any]) -> dict[str, Any]:
     sampling = SamplingParams(temperature=0.0, max_tokens=given["answer"], ignore_eos=True, logprobs=2)
     prompts = [{"prompt_token_ids": ids} for ids in given["prompts"]]
     runs = [[answer(request.outputs[0]) for request in llm.generate(prompts, sampling, use_tqdm=False)] for _ in range(given["times"])]
-    return {"answers": runs[0], "spread": spread(runs), "counters": counters(llm), "ready_s": round(ready, 1)}
+    again = [[row["ids"] for row in rows] for rows in runs[1:]]  # may differ from the first after a near tie
+    return {"answers": runs[0], "again": again, "spread": spread(runs), "counters": counters(llm), "ready_s": round(ready, 1)}
 
 
 def counters(llm: Any) -> dict[str, Any]:

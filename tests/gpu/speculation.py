@@ -65,7 +65,7 @@ SPECULATION = (
     _made("mtp1", llm=EAGER | mtp(1), foretold=True),
     _made("mtp2", llm=EAGER | mtp(2), foretold=True),
     _made("mtp1-graphs", llm=mtp(1), foretold=True),
-    _made("mtp2-graphs", llm=mtp(2), foretold=True),
+    _made("mtp2-graphs", llm=mtp(2), times=3, foretold=True),
     _made("dflash3-graphs", llm=dflash2(3), foretold=True),
     _made("loud-mtp3", "glm-loud", llm=EAGER | mtp(3)),
     _made("loud-mtp3-graphs", "glm-loud", llm=mtp(3)),
@@ -126,7 +126,7 @@ def foretold(ids: Sequence[int], count: int) -> Foretold:
 
 def counted(engine: Engine, result: dict[str, Any]) -> dict[str, Any]:
     """What the counters say, and under "failed" what of it cannot be."""
-    counters, times, count = result["counters"], engine.times, engine.drafts
+    counters, count = result["counters"], engine.drafts
     drafts, accepted = (int(counters.get(f"vllm:spec_decode_num_{name}", 0)) for name in ("drafts", "accepted_tokens"))
     positions = [int(value) for value in counters.get("vllm:spec_decode_num_accepted_tokens_per_pos", [])]
     found = {"drafts": drafts, "draft_tokens": int(counters.get("vllm:spec_decode_num_draft_tokens", 0)), "accepted": accepted}
@@ -138,16 +138,17 @@ def counted(engine: Engine, result: dict[str, Any]) -> dict[str, Any]:
     if sum(positions) != accepted or positions != sorted(positions, reverse=True):
         wrong.append(f"accepted by position {positions}, together {accepted}")
     if engine.foretold:
-        wrong += _against(drafts, accepted, result["answers"], count, times)
+        first = [row["ids"] for row in result["answers"]]
+        wrong += _against(drafts, accepted, [ids for run in (first, *result["again"]) for ids in run], count)
     return {"what": f"{engine.name}: accepted as the answer says", "failed": "; ".join(wrong), **found, "by_position": positions}
 
 
-def _against(drafts: int, accepted: int, answers: list[dict[str, Any]], count: int, times: int) -> list[str]:
-    if strange := {token for row in answers for token in row["ids"]} - set(CLOSED):
+def _against(drafts: int, accepted: int, answers: list[list[int]], count: int) -> list[str]:
+    if strange := {token for ids in answers for token in ids} - set(CLOSED):
         return [f"the answers have tokens that are not of the ring: {sorted(strange)[:5]}"]
-    told = [foretold(row["ids"], count) for row in answers]
-    wanted, least = times * sum(one.drafts for one in told), times * sum(sum(one.accepted) for one in told)
-    most = least + times * sum(one.open for one in told)
+    told = [foretold(ids, count) for ids in answers]
+    wanted, least = sum(one.drafts for one in told), sum(sum(one.accepted) for one in told)
+    most = least + sum(one.open for one in told)
     wrong = [] if drafts == wanted else [f"{drafts} drafts, and the answers take {wanted}"]
     return wrong if least <= accepted <= most else [*wrong, f"{accepted} accepted, and the answers take {least} to {most}"]
 

@@ -280,8 +280,8 @@ def test_donors_that_are_not_there(donors: Path) -> None:
 # --- the hook ---
 
 
-def config(draft: bool = False, following: int = 0, **more: Any) -> Any:
-    text = SimpleNamespace(num_hidden_layers=LAYERS - 1, num_nextn_predict_layers=following)
+def config(draft: bool = False, following: int = 0, layers: int = LAYERS - 1, **more: Any) -> Any:
+    text = SimpleNamespace(num_hidden_layers=layers, num_nextn_predict_layers=following)
     return SimpleNamespace(runner_type="draft" if draft else "generate", hf_config=SimpleNamespace(**more), hf_text_config=text)
 
 
@@ -320,6 +320,7 @@ def test_mtp_block_left_out_by_choice(hook: Any, monkeypatch: pytest.MonkeyPatch
 def test_a_drafter_with_layers_of_its_own_is_left_alone(hook: Any) -> None:
     drafter = model()
     hook.edit_loaded(drafter, config(draft=True, following=1))
+    hook.edit_loaded(drafter, config(draft=True, layers=2))  # fewer layers than ABLIT_LAYERS names: its numbers are its own
     assert edited(drafter) == []
 
 

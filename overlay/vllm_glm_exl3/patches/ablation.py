@@ -61,8 +61,10 @@ def edit_loaded(model: Any, model_config: Any) -> None:
     from vllm_glm_exl3.ablation import edit, settings
 
     options, part = settings.read(os.environ), "mtp" if model_config.runner_type == "draft" else "model"
+    if part == "mtp" and not (options.include_mtp and has_mtp(model)):
+        return  # before its configuration is asked: a drafter of its own counts its own layers
     numbers = _numbers(options.layers, model_config, part)
-    if part == "mtp" and not (options.include_mtp and numbers and has_mtp(model)):
+    if not numbers:
         return
     how, rank = edit.method(options), _rank()
     changes = edit.apply(edit.targets(model, numbers, mtp=part == "mtp"), how)
