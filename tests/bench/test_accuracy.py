@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from bench import lean
+from bench.accuracy import floor
 from bench.accuracy.__main__ import LEVELS, line, missed, plan, table, verdict
 from bench.accuracy.__main__ import Receipt as AccuracyReceipt
 from bench.accuracy.measured import Level, Row, Seen, compare, row
@@ -231,3 +233,10 @@ def test_a_clock_that_a_client_starts_before_it_writes_is_its_error() -> None:
 def test_no_excuse_is_given_where_the_truth_holds_the_servers_delay() -> None:
     late = a_row(ttft_max_s=0.0067, request_lag_max_s=0.0066, came_lag_max_s=0.0001)
     assert verdict(a_receipt(late)).endswith("lean at 8 streams: TTFT error 6.70 ms, goal 3.")
+
+
+def test_the_parts_of_a_token_are_measured() -> None:
+    """On real sockets: a read costs the kernel more than Python's look at it, and no part is free."""
+    kernel, ours, waking = floor.kernel_us(), lean.run(floor.handling_us()), floor.waking_us()
+    assert 0.05 < ours < kernel < 200
+    assert 0.5 < waking < 5000
