@@ -10,6 +10,9 @@ streams that are ready less than APART_S after the last look wait until then, an
 quiet for longer is read at once, and so is every stream while one is watched whose reads have no stamps. What is lost: two chunks of one
 stream that come between two looks are one read, and share the second one's time. Timers run in the same thread and are not put off, so
 the lag of a timer (see bench.hygiene) is how much later than that a ready stream was read.
+
+To find out that a look is to be put off takes a waking, too. So once one was, the next look is at its time without asking before, for
+as long as each finds something; other files of the loop are then as late as streams are, at most APART_S.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ class Selector(selectors.BaseSelector):
         self._streams: dict[int, Ready] = {}
         self._hasty: set[int] = set()  # those that are to be read at once
         self._looked_s = 0.0
+        self._steady = False  # the last look was put off
         self._stamping = stamping()
 
     def watch(self, fd: int, ready: Ready, *, patient: bool = False) -> None:
@@ -73,10 +77,7 @@ class Selector(selectors.BaseSelector):
         """Read each stream that is ready, waiting at most `timeout` for the first, which ends at `due_s`; True: asyncio has something
         to do."""
         streams, back = self._streams, False
-        found = self._epoll.poll(timeout, _MOST_READY)
-        if found and not self._hasty and self._put_off(found, due_s):
-            found = self._epoll.poll(0, _MOST_READY)
-        for fd, _ in found:
+        for fd, _ in self._ready(timeout, due_s):
             ready = streams.get(fd)
             if ready is None:
                 back = True  # another file; or a stream that one before it in this list has ended
@@ -84,18 +85,36 @@ class Selector(selectors.BaseSelector):
                 back = True
         return back
 
-    def _put_off(self, found: list[tuple[int, int]], due_s: float | None) -> bool:
-        """Wait where the last look was a moment ago, but not beyond `due_s`, and not where anything but streams is ready."""
+    def _ready(self, timeout: float | None, due_s: float | None) -> list[tuple[int, int]]:
+        """What there is to read at the next look, which is to be at `due_s` at the latest."""
+        poll, waited = self._epoll.poll, False
+        if self._hasty:
+            return poll(timeout, _MOST_READY)
+        if self._steady:
+            waited = self._wait(due_s)
+            found = poll(0, _MOST_READY)
+            self._steady = bool(found) or time.monotonic() < self._looked_s + APART_S
+        else:
+            found = poll(timeout, _MOST_READY)
+            if found and all(fd in self._streams for fd, _ in found):
+                self._steady = waited = self._wait(due_s)
+            if waited:
+                found = poll(0, _MOST_READY)
+        if found:
+            self._looked_s = time.monotonic()
+            READS.put_off += waited
+        return found
+
+    def _wait(self, due_s: float | None) -> bool:
+        """Until APART_S after the last look that found something, but not beyond `due_s`; False: that time has come."""
         now_s = time.monotonic()
         until_s = self._looked_s + APART_S
         if due_s is not None:
             until_s = min(until_s, due_s)
-        wait = until_s > now_s and all(fd in self._streams for fd, _ in found)
-        if wait:
-            time.sleep(until_s - now_s)
-            READS.put_off += 1
-        self._looked_s = max(now_s, until_s) if wait else now_s
-        return wait
+        if until_s <= now_s:
+            return False
+        time.sleep(until_s - now_s)
+        return True
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         return self._others.register(fileobj, events, data)

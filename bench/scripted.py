@@ -54,12 +54,19 @@ class Script:
 @dataclass(frozen=True)
 class Sent:
     """One request as the server saw it, CLOCK_MONOTONIC ns: when its last byte was read, and (sent, due, cumulative tokens) of each
-    chunk that held tokens. outcome: complete, cut, client_gone, stopped; None: still running."""
+    chunk that held tokens. outcome: complete, cut, client_gone, stopped; None: still running. came_ns: when its last byte had come, by
+    the kernel's stamp; None: the same."""
 
     received_ns: int
     chunks: tuple[tuple[int, int, int], ...]
     outcome: str | None
     asks_usage: bool
+    came_ns: int | None = None
+
+    @property
+    def asked_ns(self) -> int:
+        """Where the time of its answer begins: how late the server read it is part of that, and no client's doing."""
+        return self.received_ns if self.came_ns is None else self.came_ns
 
 
 class ScriptedServer:
@@ -128,4 +135,4 @@ class ScriptedServer:
 def _sent(row: dict[str, Any], chunks: list[tuple[int, int, int]], ended: dict[int, str]) -> Sent:
     body = row["body"] if isinstance(row["body"], dict) else {}
     asks = bool((body.get("stream_options") or {}).get("include_usage"))
-    return Sent(row["t_received_ns"], tuple(chunks), ended.get(row["index"]), asks)
+    return Sent(row["t_received_ns"], tuple(chunks), ended.get(row["index"]), asks, row["t_came_ns"])

@@ -40,8 +40,9 @@ class Level:
 class Error(Fact):
     """Client minus truth. *_s: seconds, over the streams (ttft) or between the quantiles of all gaps (itl). *_rel: relative.
     read_lag: from a chunk's send to its stamp in the client, over all chunks; request_lag_max: from a request's write to when the
-    server had read it, where its clock starts: a part of the TTFT's error that is no client's. None where the client does not tell its
-    zero."""
+    server had read it, came_lag_max: to when it had come, by the kernel's stamp; None: no client's zero is known, or the receipt is
+    older than this figure. The TTFT is held against a truth that begins where came_lag ends; in receipts without came_lag, where
+    request_lag ends, so that its error holds the server's delay too."""
 
     ttft_p50_s: float
     ttft_max_s: float
@@ -56,6 +57,7 @@ class Error(Fact):
     read_lag_p99_s: float | None
     read_lag_max_s: float | None
     request_lag_max_s: float | None = None
+    came_lag_max_s: float | None = None
 
 
 class Row(Fact):
@@ -184,7 +186,8 @@ def compare(seen: Seen, sents: Sequence[Sent]) -> Error:
         read_lag_p50_s=None if lag is None else _micro(quantile(lag, 0.5)),
         read_lag_p99_s=None if lag is None else _micro(quantile(lag, 0.99)),
         read_lag_max_s=None if lag is None else _micro(max(lag)),
-        request_lag_max_s=_request_lag_s(seen, sents),
+        request_lag_max_s=_longest_s(seen, [sent.received_ns for sent in sents]),
+        came_lag_max_s=_longest_s(seen, [sent.asked_ns for sent in sents]),
     )
 
 
@@ -214,19 +217,20 @@ def _read_lag(seen: Seen, sents: Sequence[Sent]) -> list[float] | None:
     return lag
 
 
-def _request_lag_s(seen: Seen, sents: Sequence[Sent]) -> float | None:
-    lags = [(sent.received_ns - begin) / 1e9 for begin, sent in zip(seen.begins_ns, sents, strict=bool(seen.begins_ns))]
+def _longest_s(seen: Seen, ends_ns: Sequence[int]) -> float | None:
+    """From a request's write to its end here, which is another for each."""
+    lags = [(end_ns - begin_ns) / 1e9 for begin_ns, end_ns in zip(seen.begins_ns, ends_ns, strict=bool(seen.begins_ns))]
     return _micro(max(lags)) if lags else None
 
 
 def _output_error(seen: Seen, sents: Sequence[Sent]) -> float:
     """Relative error of all tokens over the group's wall time; by the streams' own clocks where their common zero is unknown."""
     tokens = sum(sent.chunks[-1][2] for sent in sents)
-    true_s = (max(sent.chunks[-1][0] for sent in sents) - min(sent.received_ns for sent in sents)) / 1e9
+    true_s = (max(sent.chunks[-1][0] for sent in sents) - min(sent.asked_ns for sent in sents)) / 1e9
     ends = [trace.t_s[trace.token_chunks()[-1]] for trace in seen.traces]
     if seen.begins_ns:
         first = min(seen.begins_ns)
         found_s = max((begin - first) / 1e9 + end for begin, end in zip(seen.begins_ns, ends, strict=True))
         return relative(tokens / found_s, tokens / true_s)
-    true_ends = [(sent.chunks[-1][0] - sent.received_ns) / 1e9 for sent in sents]
+    true_ends = [(sent.chunks[-1][0] - sent.asked_ns) / 1e9 for sent in sents]
     return relative(mean(ends), mean(true_ends))

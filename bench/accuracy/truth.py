@@ -13,7 +13,9 @@ QUANTILES = (0.5, 0.9, 0.99)
 
 
 class Truth(Fact):
-    """One stream: seconds, tokens, tokens per second, by the definitions of bench.measure. gaps_s: between chunks that held tokens."""
+    """One stream: seconds, tokens, tokens per second, by the definitions of bench.measure. ttft_s: from when the request had come to
+    the server's machine, by the kernel's stamp, so that a request which the server read late has waited for its token. gaps_s: between
+    chunks that held tokens."""
 
     n_tokens: int
     first_chunk_tokens: int
@@ -45,7 +47,7 @@ def truth(sent: Sent) -> Truth:
     return Truth(
         n_tokens=n,
         first_chunk_tokens=first_n,
-        ttft_s=(first_ns - sent.received_ns) / 1e9,
+        ttft_s=(first_ns - sent.asked_ns) / 1e9,
         tpot_s=span_s / (n - 1) if n > 1 else None,
         decode_tok_s=(n - first_n) / span_s if span_s else None,
         gaps_s=tuple([(later - earlier) / 1e9 for earlier, later in itertools.pairwise(times)]),
@@ -56,7 +58,7 @@ def group(sents: Sequence[Sent]) -> Group:
     """The true figures of all streams of one run; decode_tok_s is the mean over streams."""
     each = [truth(sent) for sent in sents]
     tokens = sum(one.n_tokens for one in each)
-    wall_ns = max(sent.chunks[-1][0] for sent in sents) - min(sent.received_ns for sent in sents)
+    wall_ns = max(sent.chunks[-1][0] for sent in sents) - min(sent.asked_ns for sent in sents)
     return Group(
         streams=len(each),
         n_tokens=tokens,

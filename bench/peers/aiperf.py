@@ -22,7 +22,11 @@ def _argv(job: Job) -> list[str]:
 
 
 def _read(job: Job, output: str) -> Reported:
+    """Raises ValueError where a request failed: AIPerf then leaves it out of its means, and ends with 0 all the same."""
     said = json.loads((job.folder / "profile_export_aiperf.json").read_text())
+    if failed := (said.get("error_request_count") or {}).get("avg"):
+        details = [(one.get("error_details") or {}).get("message") for one in said.get("error_summary") or ()]
+        raise ValueError(f"{failed:g} of {job.requests} requests failed: {'; '.join(map(str, details))[:200] or 'it does not say why'}")
 
     def mean(name: str) -> float | None:
         return (said.get(name) or {}).get("avg")

@@ -1,10 +1,13 @@
 """The truth from a send log, by hand; the comparison with it; and the lean client for real, with limits that a busy machine keeps."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from bench import lean
+from bench.accuracy import floor
 from bench.accuracy.__main__ import LEVELS, line, missed, plan, table, verdict
 from bench.accuracy.__main__ import Receipt as AccuracyReceipt
 from bench.accuracy.measured import Level, Row, Seen, compare, row
@@ -97,7 +100,7 @@ def test_lost_tokens_and_lost_streams_are_seen() -> None:
         compare(seen(), [ONE, ONE])
 
 
-def a_row(**error: float) -> Row:
+def a_row(**error: float | None) -> Row:
     good = compare(seen(), [ONE]).model_copy(update=error)
     return Row(
         client="lean", streams=8, tok_s=4000, tokens=9, reached_tok_s=30, error=good, cpu_s_per_1000=0.02, server_late_p99_s=0.03,
@@ -189,7 +192,7 @@ GOALS_IN_WORDS = (
 
 def test_the_verdict_in_words() -> None:
     assert verdict(a_receipt(a_row(), a_row())) == f"{GOALS_IN_WORDS} All are met in 2 of 2 runs."
-    late = a_row(ttft_max_s=0.0067, request_lag_max_s=0.0066)
+    late = a_row(ttft_max_s=0.0067, request_lag_max_s=0.0066, came_lag_max_s=None)  # of a receipt that has no such figure
     assert verdict(a_receipt(a_row(), late)) == (
         f"{GOALS_IN_WORDS} Missed in 1 of 2 runs: lean at 8 streams: TTFT error 6.70 ms, goal 3. "
         "In these runs the server had read a request only after 6.60 ms, which counts against the client."
@@ -202,3 +205,38 @@ def test_a_request_that_the_server_read_late_is_told() -> None:
     """Written at 0.994 s, read by the server at 1 s."""
     assert compare(seen(begin_ms=994), [ONE]).request_lag_max_s == 0.006
     assert compare(Seen(seen().traces, (), 0.5, CALM), [ONE]).request_lag_max_s is None
+
+
+LATE_READ = replace(ONE, came_ns=994 * MS)  # it had come 6 ms before the server read it
+
+
+def test_the_true_time_to_the_first_token_begins_when_the_request_had_come() -> None:
+    assert truth(LATE_READ).ttft_s == 0.206
+    assert group([LATE_READ]).ttft_mean_s == 0.206
+    assert group([LATE_READ]).output_tok_s == pytest.approx(9 / 0.506)  # from 0.994 s to 1.5 s
+    assert truth(LATE_READ).decode_tok_s == truth(ONE).decode_tok_s
+
+
+def test_a_server_that_reads_late_is_no_error_of_the_client() -> None:
+    """Written at 0.994 s: tokens 0.206, 0.306 and 0.506 s later."""
+    error = compare(seen(0.006, 994), [LATE_READ])
+    assert (error.ttft_max_s, error.output_rel) == (0.0, 0.0)
+    assert (error.request_lag_max_s, error.came_lag_max_s) == (0.006, 0.0)
+
+
+def test_a_clock_that_a_client_starts_before_it_writes_is_its_error() -> None:
+    """Its zero is 0.99 s, and the request came at 0.994 s."""
+    error = compare(seen(0.010, 990), [LATE_READ])
+    assert (error.ttft_max_s, error.came_lag_max_s) == (0.004, 0.004)
+
+
+def test_no_excuse_is_given_where_the_truth_holds_the_servers_delay() -> None:
+    late = a_row(ttft_max_s=0.0067, request_lag_max_s=0.0066, came_lag_max_s=0.0001)
+    assert verdict(a_receipt(late)).endswith("lean at 8 streams: TTFT error 6.70 ms, goal 3.")
+
+
+def test_the_parts_of_a_token_are_measured() -> None:
+    """On real sockets: a read costs the kernel more than Python's look at it, and no part is free."""
+    kernel, ours, waking = floor.kernel_us(), lean.run(floor.handling_us()), floor.waking_us()
+    assert 0.05 < ours < kernel < 200
+    assert 0.5 < waking < 5000

@@ -103,6 +103,16 @@ def test_aiperf_counts_as_the_server_does_where_it_can(tmp_path: Path) -> None:
     assert "--use-server-token-count" not in aiperf.PEER.argv(job(tmp_path, usage=False))
 
 
+def test_aiperf_that_leaves_a_failed_request_out_gives_no_row(tmp_path: Path) -> None:
+    content = {"time_to_first_token": {"avg": 202.7}, "request_count": {"avg": 3.0}, "error_request_count": {"avg": 1.0}}
+    content["error_summary"] = [{"error_details": {"type": "X", "message": "Connection reset by peer"}, "count": 1}]  # type: ignore[assignment]
+    asked = put(tmp_path, "profile_export_aiperf.json", content)
+    with pytest.raises(ValueError, match=r"^1 of 4 requests failed: Connection reset by peer$"):
+        aiperf.PEER.read(asked, "")
+    put(tmp_path, "profile_export_aiperf.json", {**content, "error_request_count": {"avg": 0.0}})
+    assert aiperf.PEER.read(asked, "").ttft_ms == 202.7
+
+
 def test_vllm_bench(tmp_path: Path) -> None:
     content = {"mean_ttft_ms": 6.2, "mean_tpot_ms": 21.6, "total_output_tokens": 512, "completed": 4, "output_throughput": 93.1}
     said = vllm_bench.PEER.read(put(tmp_path, "out.json", content), "")

@@ -1,10 +1,11 @@
 """Streams that are ready soon after a look wait for the next, and are read together."""
 
+import select
 import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -110,3 +111,87 @@ def test_a_stream_without_stamps_has_all_read_at_once(apart: float) -> None:
     looks.close()
     assert looks.read_s[1][1] - begin < 0.8
     assert looks.read_s[3][1] - looks.read_s[2][1] > 0.8
+
+
+class Time:
+    """Stands for the module `time`: a clock that only sleeping moves."""
+
+    def __init__(self) -> None:
+        self.now_s, self.slept_s = 100.0, list[float]()
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.slept_s.append(seconds)
+        self.now_s += seconds
+
+
+class Asked:
+    """Stands for an epoll, and keeps how long each look at it was willing to wait."""
+
+    def __init__(self, epoll: select.epoll) -> None:
+        self._epoll = epoll
+        self.waits_s: list[float | None] = []
+
+    def poll(self, timeout: float | None, most: int) -> list[tuple[int, int]]:
+        self.waits_s.append(timeout)
+        return self._epoll.poll(timeout, most)
+
+    def close(self) -> None:
+        self._epoll.close()
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Looks, Time, Asked]]:
+    """Looks 0.25 s apart of a clock that stands still but for sleeps."""
+    monkeypatch.setattr(reading, "APART_S", 0.25)
+    monkeypatch.setattr(reading, "time", now := Time())
+    looks = Looks()
+    asked = looks.selector._epoll = Asked(looks.selector._epoll)  # type: ignore[assignment]
+    yield looks, now, asked
+    looks.close()
+
+
+def test_once_a_look_was_put_off_the_next_sleeps_without_asking_before(watched: tuple[Looks, Time, Asked]) -> None:
+    """A stream that brings something before each look takes one waking per look; when it falls silent it is waited for as before."""
+    looks, now, asked = watched
+    put_off = READS.put_off
+    for _ in range(4):
+        looks.send(0)
+        assert not looks.selector._read(1.0, None)
+    assert now.slept_s == [0.25, 0.25, 0.25]
+    assert asked.waits_s == [1.0, 1.0, 0, 0, 0]  # the second look was found to be early; those after it were not tried
+    assert READS.put_off == put_off + 3
+    assert not looks.selector._read(1.0, None)  # silence at the time of a look
+    assert not looks.selector._read(0.01, None)
+    assert asked.waits_s[5:] == [0, 0.01]
+    looks.send(0)
+    assert not looks.selector._read(1.0, None)
+    assert now.slept_s == [0.25] * 4  # quiet for longer: read at once
+    assert len(looks.read_s) == 5
+    assert READS.put_off == put_off + 3  # a look that found nothing made nothing wait
+
+
+def test_a_look_that_a_timer_cut_short_is_no_sign_of_silence(watched: tuple[Looks, Time, Asked]) -> None:
+    looks, now, asked = watched
+    for _ in range(2):
+        looks.send(0)
+        looks.selector._read(1.0, None)
+    assert looks.selector.select(0.125) == []
+    looks.send(0)
+    looks.selector._read(1.0, None)
+    assert now.slept_s == [0.25, 0.125, 0.125]
+    assert asked.waits_s == [1.0, 1.0, 0, 0, 0]
+
+
+def test_a_loop_with_something_else_to_do_is_not_kept_waiting(watched: tuple[Looks, Time, Asked]) -> None:
+    """asyncio asks with no time to wait where callbacks are due; what is ready is read all the same."""
+    looks, now, _ = watched
+    for _ in range(2):
+        looks.send(0)
+        looks.selector._read(1.0, None)
+    looks.send(1)
+    assert looks.selector.select(0) == []
+    assert now.slept_s == [0.25]
+    assert looks.read_s[-1][0] == 1

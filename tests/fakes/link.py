@@ -9,19 +9,24 @@ import json
 import socket
 import struct
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from tests.fakes.stamping import Connection
 
 
 @dataclass(frozen=True)
 class Request:
-    """Header names in lower case, repeated ones joined by ", ". `body`: the JSON, else the text, None if empty."""
+    """Header names in lower case, repeated ones joined by ", ". `body`: the JSON, else the text, None if empty. t_came_ns: when its
+    last byte had come by the kernel's stamp, t_received_ns: when that was read; the same where there is no stamp."""
 
     method: str
     path: str
     headers: dict[str, str]
     body: Any
     t_received_ns: int
+    t_came_ns: int
 
     @property
     def keep_alive(self) -> bool:
@@ -29,10 +34,11 @@ class Request:
 
 
 class Link(asyncio.Protocol):
-    """Mutable; made by `loop.create_server`, which calls `serve(link)` as a task for each connection."""
+    """Mutable; made by `loop.create_server`, which calls `serve(link)` as a task for each connection of the listener."""
 
-    def __init__(self, serve: Any) -> None:
-        self._serve = serve
+    def __init__(self, serve: Any, connections: Mapping[int, Connection]) -> None:
+        self._serve, self._connections = serve, connections
+        self._came_ns = 0
         self._buffer = bytearray()
         self._changed = asyncio.Event()
         self._drained = asyncio.Event()
@@ -48,6 +54,7 @@ class Link(asyncio.Protocol):
         self.task: asyncio.Task[None] = asyncio.get_running_loop().create_task(self._serve(self))
 
     def data_received(self, data: bytes) -> None:
+        self._came_ns = self._connections[self._socket.fileno()].came_ns
         self._buffer += data
         self._changed.set()
 
@@ -93,7 +100,7 @@ class Link(asyncio.Protocol):
             headers[key] = f"{headers[key]}, {value.strip()}" if key in headers else value.strip()
         raw = await self._exactly(int(headers.get("content-length", "0")))
         received_ns = time.monotonic_ns()
-        return Request(method, path, headers, _body(raw), received_ns)
+        return Request(method, path, headers, _body(raw), received_ns, min(self._came_ns or received_ns, received_ns))
 
     async def _until(self, mark: bytes) -> bytes:
         while (end := self._buffer.find(mark)) < 0:

@@ -12,8 +12,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RequestRecord:
-    """One whole request; `t_received_ns` is CLOCK_MONOTONIC when its last byte was read. `body`: the JSON, the text
-    where it is none, None without body. Header names in lower case. `connection` tells kept-alive ones apart."""
+    """One whole request; `t_received_ns` is CLOCK_MONOTONIC when its last byte was read, `t_came_ns` when that had come by the
+    kernel's stamp. `body`: the JSON, the text where it is none, None without body. Header names in lower case. `connection` tells
+    kept-alive ones apart."""
 
     index: int
     connection: int
@@ -22,6 +23,7 @@ class RequestRecord:
     headers: dict[str, str]
     body: Any
     t_received_ns: int
+    t_came_ns: int
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ class Server:
             await link.send(whole(400, error_body(f"no HTTP/1.1 request: {fault}", "BadRequestError", 400)))
             return False
         index = next(self._requests)
-        seen = (request.method, request.path, request.headers, request.body, request.t_received_ns)
+        seen = (request.method, request.path, request.headers, request.body, request.t_received_ns, request.t_came_ns)
         self.log.add(RequestRecord(index, connection, *seen))
         path = request.path.partition("?")[0]
         if path.startswith("/v1/") and not self._authorized(request):

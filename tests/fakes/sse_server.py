@@ -27,6 +27,7 @@ from tests.fakes.link import Link
 from tests.fakes.records import EndRecord, Log, RequestRecord, SendRecord
 from tests.fakes.script import Scenario
 from tests.fakes.server import Server
+from tests.fakes.stamping import Listener
 
 ROOT = Path(__file__).parents[2]
 START_S = 20.0
@@ -143,9 +144,10 @@ async def _main(scenario: Scenario, log: Log, options: argparse.Namespace) -> in
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     server = Server(scenario, log)
     links: list[Link] = []
+    sock = Listener(options.port)
 
     def connect() -> Link:
-        links.append(Link(server.serve))
+        links.append(Link(server.serve, sock.connections))
         return links[-1]
 
     def stdin() -> None:
@@ -156,7 +158,7 @@ async def _main(scenario: Scenario, log: Log, options: argparse.Namespace) -> in
             loop.remove_reader(0)
             stop.set()
 
-    listener = await loop.create_server(connect, "127.0.0.1", options.port)
+    listener = await loop.create_server(connect, sock=sock)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     if options.until_stdin_closes:

@@ -2,11 +2,15 @@
 
 import errno
 import json
+import os
 import re
+import signal
 import socket
 import statistics
+import sys
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -241,6 +245,29 @@ def test_keep_alive_connection() -> None:
         assert (first.index, first.method, first.path) == (0, "POST", "/v1/chat/completions")
         assert first.headers["x-two"] == "a, b"
         assert before < third.t_received_ns < time.monotonic_ns()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux stamps what a TCP socket receives")
+def test_a_request_is_dated_by_its_arrival_though_it_is_read_late() -> None:
+    """The server stands still while the request comes in."""
+    with ScriptedServer(Scenario([count_reply(2)])) as server, raw(server) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else a part of the request waits until another is acknowledged
+        list(chunks_after_head(sock))
+        os.kill(server.pid, signal.SIGSTOP)
+        before = time.monotonic_ns()
+        ask(sock, body())
+        after = time.monotonic_ns()
+        time.sleep(0.3)
+        os.kill(server.pid, signal.SIGCONT)
+        list(chunks_after_head(sock))
+        late = server.requests()[-1]
+    assert before - 1_000_000 < late.t_came_ns < after + 1_000_000  # clocks are read together to 20 us
+    assert late.t_received_ns > after + 290_000_000
+
+
+def chunks_after_head(sock: socket.socket) -> Iterator[bytes]:
+    until(sock, b"\r\n\r\n")
+    return chunks(sock)
 
 
 def test_sends_are_on_time() -> None:
