@@ -51,6 +51,7 @@ DOORS = {
     "torch": {"bench/kld/model.py", "bench/kld/head.py", "bench/kld/inprocess.py", "bench/kld/local.py"} | _ABLIT_TORCH,
     "transformers": {"bench/kld/model.py", "bench/kld/local.py", "ablit/model.py"},
     "optuna": {"ablit/search.py"},
+    "arro3": {"ablit/parquet.py"},
     "vllm_glm_exl3": {"ablit/directions.py", "ablit/edit.py", "ablit/measure.py", "ablit/measure_exact.py"},
     "xllamacpp": {"cluster/engines/llama_server.py"},
 }
