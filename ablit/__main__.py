@@ -81,11 +81,16 @@ def _opened(job: Job) -> tuple[Any, Any]:
 
 def _grid(job: Job, count: int) -> Any:
     from ablit import spec, sweep
+    from ablit.grid import Grid
 
     chosen = spec.alphas(job.alphas)
     controls = spec.alphas(job.controls) if job.controls else (max(chosen),)
     ranges, targets = tuple(sweep.ranges(job.layers.split("\n"), count)), tuple(job.targets.split(","))
-    return sweep.Grid(ranges, chosen, controls, targets, tuple(range(job.control_seeds)))
+    kernel = spec.kernel(job.flags["kernel"]) if job.flags.get("kernel") else None
+    for layers in ranges:
+        if kernel and not any(kernel.weight(layer) for layer in layers):
+            raise BadRequest(f"--kernel is {job.kernel}: it leaves nothing of alpha in layers {spec.shown(layers)}\ntry: a peak among them")
+    return Grid(ranges, chosen, controls, targets, tuple(range(job.control_seeds)), kernel)
 
 
 def points(job: Job) -> int:
@@ -94,7 +99,7 @@ def points(job: Job) -> int:
 
     prepare, (loaded, vectors) = _opened(job)
     folder = Path(job.out)
-    chosen = _grid(job, loaded.facts.layers).points(vectors)
+    chosen = _grid(job, loaded.facts.layers).points(vectors, edit.random_like)
     for spec, each in chosen:
         edit.fits(loaded.model, spec, each)
     bench = prepare([spec.layers[0] for spec, _ in chosen])

@@ -71,6 +71,7 @@ class EvaluateFlags(PointFlags):
 
     layers: str | None = cli.flag(f"10-29 (inclusive) or 1,3,5 (default {_LAYERS}; with --kit there is none)")
     alpha: float = cli.flag("strength: 1 removes the component, 2 mirrors it", 1, kind="number")
+    kernel: str | None = cli.flag("PEAK,REACH,FLOOR: all of alpha at layer PEAK, FLOOR of it REACH layers away, none beyond (default: all)")
 
 
 @dataclass(frozen=True)
@@ -151,10 +152,10 @@ def _points(flags: PointFlags, layers: list[str], alphas: str, controls: str | N
         raise BadRequest(f"--targets is {flags.targets}: the edit at load is of o_proj alone\ntry: without --targets, or without --kit")
     if not layers:
         raise BadRequest("no layers: which ones there are depends on the served model\ntry: --layers 15-44 for GLM-5.3-Flash")
-    from ablit.served import tasks as served
+    from ablit.served import launcher
 
     named = dataclasses.replace(_fetched(flags), out=flags.out or str(RESULTS / f"served-{flags.kit}"))
-    return served.points(named, layers, alphas, controls)
+    return launcher.points(named, layers, alphas, controls)
 
 
 def _refuse_lab_flags(given: dict[str, Any]) -> None:
@@ -172,7 +173,7 @@ def direction(ctx: Any, flags: DirectionFlags) -> int:
 @cli.flag_task(EvaluateFlags)
 def evaluate(ctx: Any, flags: EvaluateFlags) -> int:
     """One edit beside its unedited twin and random directions: effect, damage, cost; one receipt each. --kit: on a served model."""
-    return _points(flags, [flags.layers] if flags.layers else [], f"{flags.alpha:g}", None)
+    return _points(flags, [flags.layers] if flags.layers else [], f"{flags.alpha:g}", None, kernel=flags.kernel)
 
 
 @cli.flag_task(SweepFlags, iterable=["layers"])

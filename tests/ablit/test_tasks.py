@@ -26,6 +26,10 @@ def invoke(*args: str) -> subprocess.CompletedProcess[str]:
         (["ablit.sweep"], "error: no direction\n  try: invoke ablit.direction"),
         (["ablit.evaluate", "--direction", "d", "--alpha", "x"], "error: --alpha takes a number, not 'x'"),
         (["ablit.sweep", "--direction", "d", "--targets", "q_proj"], "error: --targets is 'q_proj'; allowed: o_proj, o_proj,down_proj"),
+        (
+            ["ablit.evaluate", "--direction", "d", "--kernel", "1,2,0", "--kit", "spark2", "--layers", "1"],
+            "error: --kernel is for a model in this process, and --kit names a served one",
+        ),
         (["ablit.direction", "--variant", "mode"], "error: --variant is 'mode'; allowed: mean, orthogonal, per-layer"),
     ],
 )
