@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablit import pareto, prompts, table
+from ablit import pareto, prompts, provenance, table
 from bench.errors import BadRequest, BenchError
 from bench.receipt import shown
 
@@ -50,13 +50,14 @@ def held_out(job: Job) -> tuple[prompts.Prompts, prompts.Prompts | None]:
 
 def direction(job: Job) -> int:
     from ablit import directions, model
+    from bench.kld.model import cache
 
-    loaded = model.load(job.model_path, job.dtype, say)
     sides = [prompts.read(Path(job.positive)), prompts.read(Path(job.negative))]
     if common := {prompts.normal(t) for t in sides[0].texts} & {prompts.normal(t) for t in sides[1].texts}:
         raise BadRequest(f"{len(common)} prompts are in both files, such as {min(common)!r}\ntry: remove them")
-    out = Path(job.out)
-    figures = directions.make(loaded, sides, directions.Recipe(job.layer, job.positions, job.variant), out)
+    loaded, out = model.load(job.model_path, job.dtype, say), Path(job.out)
+    origin = provenance.origin(job.model_path or cache() / model.LOCAL, job.kit_model)
+    figures = directions.make(loaded, sides, directions.Recipe(job.layer, job.positions, job.variant), out, origin)
     print(f"{shown(out)}: " + ", ".join(f"{name} {value:.3g}" for name, value in figures.items()))
     return 0
 

