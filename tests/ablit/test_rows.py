@@ -1,11 +1,14 @@
 """Files of a dataset as columns; parquet as the Hub's own library writes it (tests/data/parquet)."""
 
+import io
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from arro3.core import Array, DataType, Table
+from arro3.io import write_parquet
 
 from ablit import datasets, parquet, rows
 from ablit.datasets import Taken
@@ -52,6 +55,16 @@ def test_a_parquet_file_as_columns() -> None:
     assert table.column("checked") == [True, True, False, False]
     assert table.classes == {"label": ("safe", "unsafe")}
     assert list(parquet.read(FIRST, ["id"]).kinds.values()) == ["number", "text", "number", "text", "number", "number", "other"]
+
+
+def test_columns_that_are_kept_as_dictionaries() -> None:
+    """Of texts and of numbers, as data frames with categories are written."""
+    texts = Array(["a", "b", None], DataType.string()).cast(DataType.dictionary(DataType.int32(), DataType.string()))
+    marks = Array([1, 2, None], DataType.int64()).cast(DataType.dictionary(DataType.int32(), DataType.int64()))
+    table = Table.from_pydict({"prompt": texts, "mark": marks})
+    write_parquet(table, written := io.BytesIO())
+    found = parquet.read(written.getvalue(), ["prompt", "mark"])
+    assert found == parquet.Columns(3, {"prompt": "text", "mark": "number"}, {"prompt": ["a", "b", None], "mark": [1, 2, None]}, {})
 
 
 def test_the_prompts_of_a_split_in_parts() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from ablit import evaluate, pareto, search, sweep
+from ablit.__main__ import Job, _grid
 from ablit.edit import random_like
 from ablit.grid import Grid
 from ablit.receipt import Receipt, check
@@ -90,6 +91,16 @@ def test_ranges() -> None:
     for text in ("3-1", "2-4", "", "x", "-1"):
         with pytest.raises(BadRequest, match="--layers"):
             list(sweep.ranges([text], 4))
+
+
+def test_kernel_of_a_job() -> None:
+    flags = {"alphas": "2", "controls": None, "layers": "1-3", "targets": "o_proj", "control_seeds": 1, "kernel": "2,1,0.5"}
+    found = [
+        (spec.alpha_of(1), spec.alpha_of(2), spec.is_null) for spec, _ in _grid(Job("points", flags), 4).points(vectors(), random_like)
+    ]
+    assert found == [(0.0, 0.0, True), (1.0, 2.0, False), (1.0, 2.0, False)]
+    with pytest.raises(BadRequest, match=r"--kernel is 0,1,0\.5: it leaves nothing of alpha in layers 2-3\ntry: a peak among them"):
+        _grid(Job("points", {**flags, "kernel": "0,1,0.5", "layers": "2-3"}), 4)
 
 
 def test_unknown_classifier() -> None:
