@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablit import pareto, prompts, table
+from ablit import pareto, prompts, provenance, table
 from bench.errors import BadRequest, BenchError
 from bench.receipt import shown
 
@@ -50,13 +50,14 @@ def held_out(job: Job) -> tuple[prompts.Prompts, prompts.Prompts | None]:
 
 def direction(job: Job) -> int:
     from ablit import directions, model
+    from bench.kld.model import cache
 
-    loaded = model.load(job.model_path, job.dtype, say)
     sides = [prompts.read(Path(job.positive)), prompts.read(Path(job.negative))]
     if common := {prompts.normal(t) for t in sides[0].texts} & {prompts.normal(t) for t in sides[1].texts}:
         raise BadRequest(f"{len(common)} prompts are in both files, such as {min(common)!r}\ntry: remove them")
-    out = Path(job.out)
-    figures = directions.make(loaded, sides, directions.Recipe(job.layer, job.positions, job.variant), out)
+    loaded, out = model.load(job.model_path, job.dtype, say), Path(job.out)
+    origin = provenance.origin(job.model_path or cache() / model.LOCAL, job.kit_model)
+    figures = directions.make(loaded, sides, directions.Recipe(job.layer, job.positions, job.variant), out, origin)
     print(f"{shown(out)}: " + ", ".join(f"{name} {value:.3g}" for name, value in figures.items()))
     return 0
 
@@ -81,11 +82,16 @@ def _opened(job: Job) -> tuple[Any, Any]:
 
 def _grid(job: Job, count: int) -> Any:
     from ablit import spec, sweep
+    from ablit.grid import Grid
 
     chosen = spec.alphas(job.alphas)
     controls = spec.alphas(job.controls) if job.controls else (max(chosen),)
     ranges, targets = tuple(sweep.ranges(job.layers.split("\n"), count)), tuple(job.targets.split(","))
-    return sweep.Grid(ranges, chosen, controls, targets, tuple(range(job.control_seeds)))
+    kernel = spec.kernel(job.flags["kernel"]) if job.flags.get("kernel") else None
+    for layers in ranges:
+        if kernel and not any(kernel.weight(layer) for layer in layers):
+            raise BadRequest(f"--kernel is {job.kernel}: it leaves nothing of alpha in layers {spec.shown(layers)}\ntry: a peak among them")
+    return Grid(ranges, chosen, controls, targets, tuple(range(job.control_seeds)), kernel)
 
 
 def points(job: Job) -> int:
@@ -94,7 +100,7 @@ def points(job: Job) -> int:
 
     prepare, (loaded, vectors) = _opened(job)
     folder = Path(job.out)
-    chosen = _grid(job, loaded.facts.layers).points(vectors)
+    chosen = _grid(job, loaded.facts.layers).points(vectors, edit.random_like)
     for spec, each in chosen:
         edit.fits(loaded.model, spec, each)
     bench = prepare([spec.layers[0] for spec, _ in chosen])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,25 +75,13 @@ def quality(positive: Tensor, negative: Tensor, layer: int) -> dict[str, float]:
     }
 
 
-def make(loaded: Loaded, sides: Sequence[Prompts], recipe: Recipe, out: Path) -> dict[str, float]:
-    """Write the direction positive minus negative as safetensors with its provenance; its figures. Raises BadRequest, BenchError."""
+def make(loaded: Loaded, sides: Sequence[Prompts], recipe: Recipe, out: Path, origin: Mapping[str, str]) -> dict[str, float]:
+    """Write the direction positive minus negative as safetensors with its provenance; its figures. `origin`: of the model, as
+    ablit/provenance.py has it. Raises BadRequest, BenchError."""
     positive, negative = (residuals(loaded, side, recipe.positions) for side in sides)
     vectors = difference(positive, negative, recipe)
     figures = quality(positive, negative, recipe.layer)
-    notes = {
-        "model": loaded.facts.name,
-        "model_sha256": loaded.facts.sha256,
-        "dtype": loaded.facts.dtype,
-        "variant": recipe.variant,
-        "layer": str(recipe.layer),
-        "positions": str(recipe.positions),
-        "positive": sides[0].name,
-        "positive_sha256": sides[0].sha256,
-        "negative": sides[1].name,
-        "negative_sha256": sides[1].sha256,
-        "fitted_on": json.dumps([len(side.texts) for side in sides]),
-        **{name: f"{value:.6g}" for name, value in figures.items()},
-    }
+    notes = {**_notes(loaded, sides, recipe), **origin, **{name: f"{value:.6g}" for name, value in figures.items()}}
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         files.write(out, vectors, notes)
@@ -102,6 +90,22 @@ def make(loaded: Loaded, sides: Sequence[Prompts], recipe: Recipe, out: Path) ->
     except OSError as error:
         raise BenchError(f"cannot write {out}: {error.strerror}\ntry: free disk space, or another --out") from error
     return figures
+
+
+def _notes(loaded: Loaded, sides: Sequence[Prompts], recipe: Recipe) -> dict[str, str]:
+    notes = {
+        "model": loaded.facts.name,
+        "model_sha256": loaded.facts.sha256,
+        "dtype": loaded.facts.dtype,
+        "variant": recipe.variant,
+        "layer": str(recipe.layer),
+        "positions": str(recipe.positions),
+        "fitted_on": json.dumps([len(side.texts) for side in sides]),
+    }
+    for name, side in zip(("positive", "negative"), sides, strict=True):
+        notes |= {name: side.name, f"{name}_sha256": side.sha256}
+        notes |= {f"{name}_source": side.source} if side.source else {}
+    return notes
 
 
 def convert(path: Path, out: Path) -> None:
@@ -124,4 +128,4 @@ def open_file(path: Path, loaded: Loaded) -> Vectors:
     known = found.metadata.get("model_sha256")
     if known and known != loaded.facts.sha256 and found.metadata.get("dtype") == loaded.facts.dtype:
         raise BadRequest(f"{path} was made for {found.metadata.get('model')} ({known[:12]}), this is {loaded.facts.name}, other weights")
-    return Vectors(found.vectors, found.sha256, {"name": path.stem, "sha256": found.sha256, **found.metadata})
+    return Vectors(found.vectors, found.sha256, {"name": path.stem, **found.metadata, "sha256": found.sha256})

@@ -74,4 +74,5 @@ def _point(receipt: Receipt) -> AblationPoint:
         control=receipt.control is not None,
         source=receipt.id,
         direction=table.label(receipt),
+        edit=table.edit(receipt.spec),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from bench.errors import BadRequest
 
+DATASET = "# dataset "  # how the first line of a prompt file begins that was made from one
 FOLDER = Path(__file__).resolve().parent / "prompts"
 # behaviour -> (side that asks for it, side that asks for its opposite)
 PAIRS = {"brief": ("brief", "long"), "casual": ("casual", "formal"), "hedged": ("hedged", "direct")}
@@ -16,17 +18,18 @@ PAIRS = {"brief": ("brief", "long"), "casual": ("casual", "formal"), "hedged": (
 
 @dataclass(frozen=True)
 class Prompts:
-    """A file's prompts in order; sha256 of the file's bytes."""
+    """A file's prompts in order; sha256 of the file's bytes. `source`: its first line, if that names a dataset (ablit/datasets.py)."""
 
     name: str
     texts: tuple[str, ...]
     sha256: str
+    source: str = ""
 
     def first(self, count: int | None) -> Prompts:
         """The first `count`, of the same file; all of them for None. Raises BadRequest when there are fewer."""
         if count is not None and not 1 <= count <= len(self.texts):
             raise BadRequest(f"{self.name} has {len(self.texts)} prompts: {count} cannot be taken\ntry: 1 to {len(self.texts)}")
-        return Prompts(self.name, self.texts[:count], self.sha256)
+        return dataclasses.replace(self, texts=self.texts[:count])
 
 
 def normal(text: str) -> str:
@@ -46,7 +49,8 @@ def read(path: Path) -> Prompts:
         raise BadRequest(f"prompt file {path} has no prompt\ntry: one prompt a line")
     if twice := repeated(texts):
         raise BadRequest(f"prompt file {path} has a prompt twice: {twice!r}\ntry: remove one")
-    return Prompts(path.name, texts, hashlib.sha256(content).hexdigest())
+    source = lines[0].removeprefix("# ") if lines[0].startswith(DATASET) else ""
+    return Prompts(path.name, texts, hashlib.sha256(content).hexdigest(), source)
 
 
 def repeated(texts: Iterable[str]) -> str | None:

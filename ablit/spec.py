@@ -65,6 +65,16 @@ def alphas(text: str) -> tuple[float, ...]:
     return found
 
 
+def kernel(text: str) -> Kernel:
+    """`PEAK,REACH,FLOOR`, such as `18,10,0.2`. Raises BadRequest."""
+    try:
+        peak, reach, floor = (float(part) for part in text.split(","))
+        return Kernel(peak=peak, reach=reach, floor=floor)
+    except ValueError:  # pydantic's is one
+        wanted = "PEAK,REACH,FLOOR are wanted: a layer, a distance in layers above 0, and a share of 0 to 1"
+        raise BadRequest(f"--kernel is {text!r}: {wanted}\ntry: 18,10,0.2") from None
+
+
 def layers(text: str, count: int) -> tuple[int, ...]:
     """Layer numbers of `10-29` or `1,3,5-7` (ranges include both ends), in order, each once. The overlay reads ABLIT_LAYERS the same way
     (vllm_glm_exl3.ablation.formula.layers; a test compares them), but needs torch for it.

@@ -2,49 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ablit import evaluate, receipt
-from ablit.edit import Vectors, fits, random_like
+from ablit.edit import Vectors, fits
 from ablit.evaluate import Bench
 from ablit.receipt import Receipt
-from ablit.spec import EditSpec, Target, layers, shown
+from ablit.spec import EditSpec, layers, shown
 from bench.errors import BenchError, InvalidMeasurement
 
-SEEDS = (0, 1, 2)
 Say = Callable[[str], None]
 Point = tuple[EditSpec, Vectors]
-
-
-@dataclass(frozen=True)
-class Grid:
-    """Every range at every alpha, the unedited twin once, and random directions of equal length at the widest range and each alpha of
-    `control_alphas`."""
-
-    ranges: tuple[tuple[int, ...], ...]
-    alphas: tuple[float, ...]
-    control_alphas: tuple[float, ...]
-    targets: tuple[Target, ...] = ("o_proj",)
-    seeds: tuple[int, ...] = SEEDS
-
-    def points(self, vectors: Vectors) -> list[Point]:
-        """The twin first, then controls, then the grid: a sweep that is cut off has its controls."""
-        widest = max(self.ranges, key=len)
-        found = [(self._spec(vectors, widest, 0.0), vectors)]
-        for alpha, seed in itertools.product(self.control_alphas, self.seeds):
-            control = random_like(vectors, seed)
-            found.append((self._spec(control, widest, alpha), control))
-        for chosen, alpha in itertools.product(self.ranges, self.alphas):
-            if alpha:
-                found.append((self._spec(vectors, chosen, alpha), vectors))
-        return found
-
-    def _spec(self, vectors: Vectors, layers: tuple[int, ...], alpha: float) -> EditSpec:
-        return EditSpec(direction=vectors.id, layers=layers, alpha=alpha, targets=self.targets)
 
 
 def path_of(folder: Path, bench: Bench, spec: EditSpec) -> Path:

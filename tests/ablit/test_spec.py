@@ -2,7 +2,7 @@
 
 import pytest
 
-from ablit.spec import EditSpec, Kernel, alphas, shown
+from ablit.spec import EditSpec, Kernel, alphas, kernel, shown
 from bench.errors import BadRequest
 
 
@@ -32,6 +32,13 @@ def test_alphas() -> None:
     for text in ("", "1,,2", "one", "-1", "nan", "inf"):
         with pytest.raises(BadRequest, match="--alphas is"):
             alphas(text)
+
+
+def test_kernel_of_a_flag() -> None:
+    assert kernel("18,10,0.2") == Kernel(peak=18, reach=10, floor=0.2)
+    for text in ("", "18", "18,10", "18,10,0.2,1", "a,10,0", "18,0,0", "18,10,1.5", "18,10,-1", "nan,10,0"):
+        with pytest.raises(BadRequest, match=r"--kernel is .*PEAK,REACH,FLOOR are wanted.*\ntry: 18,10,0\.2"):
+            kernel(text)
 
 
 def test_shown() -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from ablit import kind
 from ablit.receipt import write
+from ablit.spec import Kernel
+from ablit.table import edit
 from bench.kinds import registry
 from bench.quality import AblationPoint
 from tests.ablit.samples import MODEL, panel, sample, side
@@ -26,6 +28,10 @@ def invoke(*args: str) -> subprocess.CompletedProcess[str]:
         (["ablit.sweep"], "error: no direction\n  try: invoke ablit.direction"),
         (["ablit.evaluate", "--direction", "d", "--alpha", "x"], "error: --alpha takes a number, not 'x'"),
         (["ablit.sweep", "--direction", "d", "--targets", "q_proj"], "error: --targets is 'q_proj'; allowed: o_proj, o_proj,down_proj"),
+        (
+            ["ablit.evaluate", "--direction", "d", "--kernel", "1,2,0", "--kit", "spark2", "--layers", "1"],
+            "error: --kernel is for a model in this process, and --kit names a served one",
+        ),
         (["ablit.direction", "--variant", "mode"], "error: --variant is 'mode'; allowed: mean, orthogonal, per-layer"),
     ],
 )
@@ -67,6 +73,15 @@ def test_points_of_the_figures() -> None:
     assert (found[0].prompts, found[0].source) == (4, "0123456789ab")
     assert registry.call(registry.by_word("ablation").points) is kind.points
     assert isinstance(found[0], AblationPoint)
+
+
+def test_what_is_not_as_usual_in_an_edit() -> None:
+    assert [point.edit for point in kind.points([sample()])] == [""]
+    plain, kernel = sample().spec, Kernel(peak=1, reach=2, floor=0)
+    assert edit(plain) == ""
+    assert edit(plain.model_copy(update={"targets": ("o_proj", "down_proj")})) == "+down"
+    assert edit(plain.model_copy(update={"targets": ("o_proj", "down_proj"), "kernel": kernel})) == "kernel +down"
+    assert edit(plain.model_copy(update={"kernel": kernel})) == "kernel"
 
 
 def test_card() -> None:

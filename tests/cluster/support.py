@@ -124,6 +124,13 @@ def default_interrupt() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+def started_pid(up: subprocess.Popen[str]) -> int:
+    """Read what `up` says until it has started a process."""
+    assert up.stderr
+    line = next(line for line in up.stderr if line.startswith("started pid "))
+    return int(line.split()[2].rstrip(","))
+
+
 def clean_environ(**changes: str) -> dict[str, str]:
     """This process's environment with none of our settings but `changes`."""
     return {name: value for name, value in os.environ.items() if name not in NAMES} | changes

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.support import Lab, command_lines, eventually, kill_session, lives, session
+from tests.cluster.support import Lab, command_lines, eventually, kill_session, lives, session, started_pid
 from tests.ports import free_port
 
 pytestmark = pytest.mark.model
@@ -246,13 +246,6 @@ def test_failed_start_shows_why_and_leaves_nothing(stopped: Lab, changes: dict[s
     assert (head, hint) == ("  last lines:", "  try: invoke logs")
     assert any(last in line for line in lines)  # the engine's own threads may write after it
     assert nothing_left(stopped)
-
-
-def started_pid(up: subprocess.Popen[str]) -> int:
-    """Read what `up` says until it has started a process."""
-    assert up.stderr
-    line = next(line for line in up.stderr if line.startswith("started pid "))
-    return int(line.split()[2].rstrip(","))
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

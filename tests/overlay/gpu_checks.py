@@ -9,81 +9,37 @@ import argparse
 import hashlib
 import json
 import platform
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from vllm_glm_exl3 import __version__, codec, ext, linear_cuda, moe_coop, moe_fused, ops, routing
-from vllm_glm_exl3.experts import Experts, pointer_tables
+from vllm_glm_exl3 import __version__, codec, ext, linear_cuda, moe_coop
 from vllm_glm_exl3.loading import ExpertLoader
 
-HIDDEN, EXPERTS, TOP_K = 4096, 288, 8  # GLM-5.3-Flash
-INNERS = (1024, 2048)  # two ranks; one rank
+from tests.overlay.gpu_layers import (
+    DEVICE,
+    EXPERTS,
+    HIDDEN,
+    INNERS,
+    TOP_K,
+    Layer,
+    Routed,
+    bits16,
+    make_layer,
+    moe,
+    relative,
+    routed,
+    scales,
+)
+from tests.overlay.gpu_times import copy_bytes_s, decode_times, prefill_times
+
 TOKENS = (1, 2, 8, 16, 32, 33, 64, 128, 129, 256, 512)
 ALLOWED = 2e-3  # fp16 against fp32, norm of the difference over norm
-DEVICE = "cuda"
-Routed = tuple[Tensor, Tensor, Tensor]  # activations, expert ids, weights
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One layer's packed weights on the device, as moe.py registers them."""
-
-    w13: tuple[Tensor, Tensor, Tensor]
-    w2: tuple[Tensor, Tensor, Tensor]
-    tables: Tensor
-    codebook: int = codec.MCG
-
-    def experts(self, limit: float = 0.0) -> Experts:
-        return Experts(*ops.stacked(self.w13, self.w2), self.codebook, limit, self.tables)
-
-
-def bits16(*shape: int) -> Tensor:
-    return torch.randint(-32768, 32768, shape, dtype=torch.int32, device=DEVICE).to(torch.int16)
-
-
-def scales(*shape: int, gain: float = 1.0) -> Tensor:
-    return (torch.sign(torch.randn(shape, device=DEVICE)) * gain * (1 + 0.1 * torch.rand(shape, device=DEVICE))).half()
-
-
-def make_layer(inner: int, bits: int = 4, experts: int = EXPERTS, hidden: int = HIDDEN, codebook: int = codec.MCG) -> Layer:
-    w13 = bits16(experts, 2, hidden // 16, inner // 16, 16 * bits), scales(experts, 2, hidden, gain=0.02), scales(experts, 2, inner)
-    w2 = bits16(experts, inner // 16, hidden // 16, 16 * bits), scales(experts, inner, gain=0.02), scales(experts, hidden)
-    return Layer(w13, w2, pointer_tables(*ops.stacked(w13, w2)), codebook)
-
-
-def routed(tokens: int, experts: int = EXPERTS, k: int = TOP_K, hidden: int = HIDDEN) -> tuple[Tensor, Tensor, Tensor]:
-    """bf16 activations, distinct expert ids per token, weights that sum to one."""
-    ids = torch.rand(tokens, experts, device=DEVICE).topk(k).indices.to(torch.int32)
-    return torch.randn(tokens, hidden, device=DEVICE).bfloat16(), ids, torch.rand(tokens, k, device=DEVICE).softmax(-1)
-
-
-def moe(layer: Layer, routing_: tuple[Tensor, Tensor, Tensor], path: str, limit: float = 0.0, **how: Any) -> Tensor:
-    x, ids, weights = routing_
-    more = (
-        how.get("expert_map"),
-        *layer.w13,
-        *layer.w2,
-        layer.tables,
-        layer.codebook,
-        limit,
-        path,
-        how.get("rows", 256),
-        how.get("exact", False),
-    )
-    return torch.ops.vllm_glm_exl3.moe(x, ids, weights, *more)
-
-
-def relative(found: Tensor, wanted: Tensor) -> float:
-    return float((found.float() - wanted.float()).norm() / wanted.float().norm())
 
 
 # --- correctness: each yields (what, relative error or 0/1 for "bits differ", allowed) ---
@@ -241,89 +197,6 @@ def loading() -> dict[str, float]:
                 loader(params[kind], torch.ones(shape, dtype=kinds[kind]), f"w13_{kind}", shard, expert)
     peak = torch.cuda.max_memory_allocated() - before
     return {"packed_bytes": packed, "peak_bytes": peak, "bf16_bytes": 2.0 * 2 * local * HIDDEN * inner}
-
-
-# --- time ---
-
-
-def graph_us(run: Callable[[], object], repeats: int = 30) -> float:
-    """Median time of one call inside a CUDA graph of ten, in microseconds."""
-    run()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(10):
-            run()
-    return event_us(graph.replay, repeats) / 10
-
-
-def event_us(run: Callable[[], object], repeats: int = 10) -> float:
-    for _ in range(3):
-        run()
-    times = []
-    for _ in range(repeats):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        run()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) * 1e3)
-    return statistics.median(times)
-
-
-def copy_bytes_s() -> float:
-    """Bytes read plus bytes written per second of a 4 GB copy on the device."""
-    source = torch.randn(1 << 30, device=DEVICE)
-    target = torch.empty_like(source)
-    return 8e6 * (1 << 30) / event_us(lambda: target.copy_(source))
-
-
-def bare(layer: Layer, given: Routed) -> Callable[[], None]:
-    """exl3_moe alone: its tables, halves and zeroed output made before."""
-    tables = routing.tables(given[1], given[2], None, EXPERTS)
-    x, out, part = given[0].half(), torch.zeros(given[0].shape, device=DEVICE), layer.experts()
-    halved = routing.Tables(tables.count, tables.token, tables.weight.half(), tables.expert, tables.order)
-    space = moe_fused.workspace(x.device, HIDDEN, part.inner, 128)
-    return lambda: moe_fused.run(x, halved, part, out, space)
-
-
-def decode_calls(layers: list[Layer], given: Routed) -> dict[str, list[Callable[[], object]]]:
-    """What is timed, for each of `layers`."""
-    paths = {"sorted_exact": ("sorted", True), "sorted": ("sorted", False), "coop": ("coop", False), "default": ("fused", False)}
-    calls: dict[str, list[Callable[[], object]]] = {"bare_exl3_moe": [bare(layer, given) for layer in layers]}
-    return calls | {name: [partial(moe, layer, given, path, exact=exact) for layer in layers] for name, (path, exact) in paths.items()}
-
-
-def in_turn(calls: list[Callable[[], object]]) -> Callable[[], object]:
-    return lambda: [call() for call in calls]
-
-
-def decode_times(inner: int, bandwidth: float) -> list[dict[str, float]]:
-    layers = [make_layer(inner) for _ in range(3)]  # three times the weights, so that they do not stay in the cache
-    rows = []
-    for count in (1, 2, 4, 8, 16, 32, 48, 64):
-        given = routed(count)
-        row: dict[str, float] = {"inner": inner, "tokens": count, "active": len(given[1].unique())}
-        for name, calls in decode_calls(layers, given).items():
-            row[f"{name}_us"] = round(graph_us(in_turn(calls)) / len(layers), 1)
-        packed = row["active"] * 3 * HIDDEN * inner * 4 / 8
-        row["default_share_of_copy"] = round(packed / row["default_us"] * 1e6 / bandwidth, 3)
-        rows.append(row)
-        print(row, flush=True)
-    return rows
-
-
-def prefill_times(inner: int) -> list[dict[str, float]]:
-    layer = make_layer(inner)
-    rows = []
-    for count in (128, 512, 1024, 2048, 4096, 7168):
-        given = routed(count)
-        row: dict[str, float] = {"inner": inner, "tokens": count}
-        for size in (64, 128, 256, 512):
-            row[f"fused_rows{size}_us"] = round(event_us(partial(moe, layer, given, "fused", rows=size), 5))
-        row["loop_us"] = round(event_us(partial(moe, layer, given, "loop"), 5))
-        rows.append(row)
-        print(row, flush=True)
-    return rows
 
 
 def environment() -> dict[str, object]:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from vllm_glm_exl3 import ext
 
-from tests.overlay import gpu_checks
+from tests.overlay import gpu_checks, gpu_layers
 
 pytestmark = [
     pytest.mark.gpu,
@@ -22,7 +22,7 @@ def test_checks(part: gpu_checks.Part) -> None:
     assert [row for row in part() if not row[1] <= row[2]] == []
 
 
-@pytest.mark.parametrize("inner", gpu_checks.INNERS)
+@pytest.mark.parametrize("inner", gpu_layers.INNERS)
 def test_glm_geometry(inner: int) -> None:
     assert [row for row in gpu_checks.experts(inner, gpu_checks.TOKENS) if not row[1] <= row[2]] == []
 

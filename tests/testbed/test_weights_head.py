@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.support import ROOT, eventually
-from tests.cluster.weights.test_download import Head
+from tests.cluster.weights.person import Head
 from tests.fakes.hub import Hub
 from tests.fakes.snapshot import model_files
 from tests.testbed.conftest import demanded

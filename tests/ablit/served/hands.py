@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ablit.grid import Grid
 from ablit.prompts import Prompts
 from ablit.receipt import Model
 from ablit.served import direction as directions
@@ -17,7 +18,7 @@ from ablit.served.direction import Direction
 from ablit.served.facts import RankEdit
 from ablit.served.measure import Asked, Booted
 from ablit.served.point import Kit, Point
-from ablit.served.sweep import Grid, Sweep
+from ablit.served.sweep import Sweep, points_of
 from ablit.spec import shown
 from tests.ablit.served.vllm_like import Script
 
@@ -41,7 +42,7 @@ def kit(**changed: object) -> Kit:
 def sweep(folder: Path, **changed: object) -> Sweep:
     """Twin, one control, one point."""
     asked = Asked((PROMPTS,), "brief", 16, 1, 3, 0)
-    points = Grid(((1, 2),), (2.0,), (2.0,), (0,)).points(direction())
+    points = points_of(Grid(((1, 2),), (2.0,), (2.0,), seeds=(0,)), direction())
     plain: dict[str, object] = {"kit": kit(), "asked": asked, "points": points, "panel_sha256": "c" * 64, "folder": folder}
     return Sweep(**{**plain, **changed})  # type: ignore[arg-type]
 

@@ -180,6 +180,13 @@ def test_directions_are_drawn_apart_with_the_controls() -> None:
     assert quality.by_direction([a, control, b]) == {"a": [a, control], "b": [control, b]}
 
 
+def test_kinds_of_edit_are_drawn_apart_each_with_its_own_controls() -> None:
+    a, down = AblationPoint("1", 1, 0.1, 0.01, direction="a"), AblationPoint("1", 1, 0.3, 0.2, direction="a", edit="+down")
+    control = AblationPoint("1", 1, 0.0, 0.01, control=True, direction="random-1")
+    worse = AblationPoint("1", 1, 0.0, 0.3, control=True, direction="random-1", edit="+down")
+    assert quality.by_direction([a, down, worse, control]) == {"a": [a, control], "a +down": [down, worse]}
+
+
 def test_all_files_of_a_receipt_folder(tmp_path: Path) -> None:
     names = [path.name for path in plot.write(receipts(), tmp_path)]
     assert names == [

@@ -8,12 +8,17 @@ import torch
 from vllm_glm_exl3.ablation import direction as files
 
 from ablit import directions
+from ablit.__main__ import Job, direction
 from ablit.directions import Recipe, difference, quality
 from ablit.prompts import Prompts
 from bench.errors import BadRequest
 from tests.lab.ablit.tiny import HIDDEN, LAYERS, SHA, loaded
 
-SIDES = (Prompts("a.txt", ("be short", "tell me briefly", "in a word"), "1" * 64), Prompts("b.txt", ("go on", "at length"), "2" * 64))
+SOURCE = "dataset a/b at 0, file x.csv, column c"
+SIDES = (
+    Prompts("a.txt", ("be short", "tell me briefly", "in a word"), "1" * 64),
+    Prompts("b.txt", ("go on", "at length"), "2" * 64, SOURCE),
+)
 
 
 def test_difference_by_hand() -> None:
@@ -49,26 +54,38 @@ def test_quality() -> None:
 
 def test_file_and_provenance(tmp_path: Path) -> None:
     tiny, out = loaded(), tmp_path / "sub" / "d.safetensors"
-    directions.make(tiny, SIDES, Recipe(2, positions=2, variant="orthogonal"), out)
+    directions.make(tiny, SIDES, Recipe(2, positions=2, variant="orthogonal"), out, {"model_revision": "7"})
     found = directions.open_file(out, tiny)
     assert found.tensor.shape == (HIDDEN,)
-    kept = {name: found.facts[name] for name in ("name", "model", "variant", "layer", "positions", "positive_sha256", "fitted_on")}
+    names = ("name", "model", "model_revision", "variant", "layer", "positions", "positive_sha256", "negative_source", "fitted_on")
+    kept = {name: found.facts[name] for name in names}
     assert kept == {
         "name": "d",
         "model": "tiny",
+        "model_revision": "7",
         "variant": "orthogonal",
         "layer": "2",
         "positions": "2",
         "positive_sha256": "1" * 64,
+        "negative_source": SOURCE,
         "fitted_on": json.dumps([3, 2]),
     }
+    assert "positive_source" not in found.facts
     assert found.id == files.read(out).sha256
 
 
 def test_sides_that_do_not_differ(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="the direction is zero\ntry: prompts that differ"):
-        directions.make(loaded(), (SIDES[0], SIDES[0]), Recipe(1), tmp_path / "d.safetensors")
+        directions.make(loaded(), (SIDES[0], SIDES[0]), Recipe(1), tmp_path / "d.safetensors", {})
     assert not (tmp_path / "d.safetensors").exists()
+
+
+def test_a_prompt_on_both_sides_is_refused_before_the_model_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("One.\nTwo.\n")
+    (tmp_path / "b.txt").write_text("three\n two. \n")
+    flags = {"positive": str(tmp_path / "a.txt"), "negative": str(tmp_path / "b.txt"), "model": str(tmp_path / "no-model")}
+    with pytest.raises(BadRequest, match=r"1 prompts are in both files, such as 'two\.'"):
+        direction(Job("direction", flags))
 
 
 def test_more_positions_than_a_prompt_has() -> None:
@@ -78,7 +95,7 @@ def test_more_positions_than_a_prompt_has() -> None:
 
 def test_direction_of_another_model(tmp_path: Path) -> None:
     out = tmp_path / "d.safetensors"
-    directions.make(loaded(seed=0), SIDES, Recipe(2), out)
+    directions.make(loaded(seed=0), SIDES, Recipe(2), out, {})
     with pytest.raises(BadRequest, match=r"was made for tiny .*, other weights"):
         directions.open_file(out, loaded(seed=1))
     files.write(tmp_path / "wide.safetensors", torch.ones(HIDDEN + 2), {})
@@ -86,6 +103,13 @@ def test_direction_of_another_model(tmp_path: Path) -> None:
         directions.open_file(tmp_path / "wide.safetensors", loaded())
     with pytest.raises(BadRequest, match=r"try: invoke ablit\.direction"):
         directions.open_file(tmp_path / "none.safetensors", loaded())
+
+
+def test_a_files_own_notes_do_not_replace_its_sha256(tmp_path: Path) -> None:
+    files.write(tmp_path / "d.safetensors", torch.ones(HIDDEN), {"sha256": "0" * 64, "name": "polite"})
+    found = directions.open_file(tmp_path / "d.safetensors", loaded())
+    assert found.facts["sha256"] == found.id != "0" * 64
+    assert found.facts["name"] == "polite"
 
 
 def test_public_recipes_form(tmp_path: Path) -> None:

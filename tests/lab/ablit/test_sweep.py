@@ -5,34 +5,23 @@ from pathlib import Path
 import pytest
 
 from ablit import evaluate, pareto, search, sweep
+from ablit.__main__ import Job, _grid
+from ablit.edit import random_like
+from ablit.grid import Grid
 from ablit.receipt import Receipt, check
 from bench.errors import BadRequest, BenchError
 from tests.lab.ablit.tiny import bench, loaded, vectors
 
-GRID = sweep.Grid(ranges=((1, 2, 3), (2, 3)), alphas=(0.0, 1.0, 2.0), control_alphas=(2.0,))
+GRID = Grid(ranges=((1, 2, 3), (2, 3)), alphas=(0.0, 1.0, 2.0), control_alphas=(2.0,))
 
 
 def quiet(line: str) -> None:
     pass
 
 
-def test_points_of_a_grid() -> None:
-    found = [(spec.direction[:8], spec.layers, spec.alpha) for spec, _ in GRID.points(vectors())]
-    assert found == [
-        ("aaaaaaaa", (1, 2, 3), 0.0),
-        ("random-0", (1, 2, 3), 2.0),
-        ("random-1", (1, 2, 3), 2.0),
-        ("random-2", (1, 2, 3), 2.0),
-        ("aaaaaaaa", (1, 2, 3), 1.0),
-        ("aaaaaaaa", (1, 2, 3), 2.0),
-        ("aaaaaaaa", (2, 3), 1.0),
-        ("aaaaaaaa", (2, 3), 2.0),
-    ]
-
-
 def test_receipts_are_sound_and_the_twin_is_exact(tmp_path: Path) -> None:
     said: list[str] = []
-    made = sweep.run(bench(loaded()), GRID.points(vectors()), tmp_path, said.append)
+    made = sweep.run(bench(loaded()), GRID.points(vectors(), random_like), tmp_path, said.append)
     kept = [check(path) for path in sorted(tmp_path.glob("*.json"))]
     assert sorted(receipt.id for receipt in kept) == sorted(receipt.id for receipt in made)
     twin = next(receipt for receipt in kept if receipt.control == "twin")
@@ -59,7 +48,7 @@ class Counted:
 
 
 def test_interrupted_then_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tiny, points = bench(loaded()), GRID.points(vectors())
+    tiny, points = bench(loaded()), GRID.points(vectors(), random_like)
     monkeypatch.setattr(evaluate, "point", Counted(4, KeyboardInterrupt()))
     with pytest.raises(BenchError, match="interrupted after 3 of 8 points\ntry: the same command again goes on there"):
         sweep.run(tiny, points, tmp_path, quiet)
@@ -86,12 +75,12 @@ def test_full_disk_keeps_the_finished_points(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(Path, "write_text", limited)
     with pytest.raises(BenchError, match="No space left on device\ntry: free disk space and run it again: finished points are kept"):
-        sweep.run(bench(loaded()), GRID.points(vectors()), tmp_path, quiet)
+        sweep.run(bench(loaded()), GRID.points(vectors(), random_like), tmp_path, quiet)
     assert len([check(path) for path in tmp_path.iterdir()]) == 2
 
 
 def test_everything_is_refused_before_the_first_point(tmp_path: Path) -> None:
-    points = sweep.Grid(ranges=((1, 2), (2, 9)), alphas=(1.0,), control_alphas=(1.0,)).points(vectors())
+    points = Grid(ranges=((1, 2), (2, 9)), alphas=(1.0,), control_alphas=(1.0,)).points(vectors(), random_like)
     with pytest.raises(BadRequest, match="layer 9 is outside the model"):
         sweep.run(bench(loaded()), points, tmp_path, quiet)
     assert not list(tmp_path.iterdir())
@@ -102,6 +91,16 @@ def test_ranges() -> None:
     for text in ("3-1", "2-4", "", "x", "-1"):
         with pytest.raises(BadRequest, match="--layers"):
             list(sweep.ranges([text], 4))
+
+
+def test_kernel_of_a_job() -> None:
+    flags = {"alphas": "2", "controls": None, "layers": "1-3", "targets": "o_proj", "control_seeds": 1, "kernel": "2,1,0.5"}
+    found = [
+        (spec.alpha_of(1), spec.alpha_of(2), spec.is_null) for spec, _ in _grid(Job("points", flags), 4).points(vectors(), random_like)
+    ]
+    assert found == [(0.0, 0.0, True), (1.0, 2.0, False), (1.0, 2.0, False)]
+    with pytest.raises(BadRequest, match=r"--kernel is 0,1,0\.5: it leaves nothing of alpha in layers 2-3\ntry: a peak among them"):
+        _grid(Job("points", {**flags, "kernel": "0,1,0.5", "layers": "2-3"}), 4)
 
 
 def test_unknown_classifier() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ablit.served import tasks
+from ablit.served import launcher
 from ablit.served.ask import Server
 from ablit.served.measure import Booted
 from ablit.served.point import Point
@@ -43,7 +43,7 @@ def own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def spark(own: Path, text: str = "") -> Effective:
     (own / ".env").write_text(f"HEAD_IP=10.0.0.1\nWORKER_IP=10.0.0.2\nHEAD_CX7_IF=a\nWORKER_CX7_IF=a\n{text}")
-    return tasks._base("spark2")
+    return launcher._base("spark2")
 
 
 def point(alpha: float = 2.0, layers: tuple[int, ...] = (15, 16, 17, 20)) -> Point:
@@ -53,7 +53,7 @@ def point(alpha: float = 2.0, layers: tuple[int, ...] = (15, 16, 17, 20)) -> Poi
 
 def test_settings_of_a_point(own: Path) -> None:
     base = spark(own, "EXTRA_MOUNTS=~/a:/b:ro\nGLM53_EXTRA_ENV='A=1'\nABLIT_ALPHA=3\n")
-    made = tasks.edited(base, point(0.5), "/opt/spark-lab/files/x.safetensors", selfcheck=True)
+    made = launcher.edited(base, point(0.5), "/opt/spark-lab/files/x.safetensors", selfcheck=True)
     (own / ".env").unlink()
     words = vllm.docker_run(ranks(made)[1])
     for wanted in ("ABLIT=1", "ABLIT_METHOD=proj", "ABLIT_LAYERS=15-17,20", "ABLIT_ALPHA=0.5", "A=1"):
@@ -73,7 +73,7 @@ def test_settings_of_a_point(own: Path) -> None:
 
 
 def test_the_selfcheck_is_run_once(own: Path) -> None:
-    assert tasks.edited(spark(own), point(), "/x/y", selfcheck=False).settings.skip_selfcheck == 1
+    assert launcher.edited(spark(own), point(), "/x/y", selfcheck=False).settings.skip_selfcheck == 1
 
 
 def test_ablit_in_the_env_file(own: Path) -> None:
@@ -91,18 +91,18 @@ def test_a_setting_that_forbids_an_edit(own: Path) -> None:
     """Packed o_proj cannot be edited: the launcher's own rule speaks, before anything is started."""
     base = spark(own, "GLM53_DENSE_EXL3=1\n")
     with pytest.raises(BadSettings, match="dense-exl3-ablit"):
-        tasks.edited(base, point(), "/x/y", selfcheck=True)
+        launcher.edited(base, point(), "/x/y", selfcheck=True)
 
 
 def test_kit_as_receipts_name_it(own: Path) -> None:
-    made = tasks.kit_of(spark(own), GLM)
+    made = launcher.kit_of(spark(own), GLM)
     assert (made.name, made.ranks, made.model.layers, made.model.hidden, made.model.dtype) == ("spark2", 2, 45, 4096, "bfloat16")
     assert made.model.name == "Mia-AiLab/GLM-5.3-Flash-EXL3-4bpw-TensorFold"
     other = ModelFolder(GLM.config, {"model-00001.safetensors": 8})
-    assert tasks.kit_of(spark(own), other).model.sha256 != made.model.sha256
-    assert tasks.kit_of(spark(own, "MODEL_REVISION=" + "1" * 40 + "\n"), GLM).model.sha256 != made.model.sha256
-    assert tasks.kit_of(spark(own, "PORT=9999\n"), GLM).settings_sha256 != made.settings_sha256
-    assert tasks.kit_of(spark(own, "EXTRA_ARGS=--dtype float32\n"), GLM).model.dtype == "float32"
+    assert launcher.kit_of(spark(own), other).model.sha256 != made.model.sha256
+    assert launcher.kit_of(spark(own, "MODEL_REVISION=" + "1" * 40 + "\n"), GLM).model.sha256 != made.model.sha256
+    assert launcher.kit_of(spark(own, "PORT=9999\n"), GLM).settings_sha256 != made.settings_sha256
+    assert launcher.kit_of(spark(own, "EXTRA_ARGS=--dtype float32\n"), GLM).model.dtype == "float32"
 
 
 def flags(**changed: object) -> SimpleNamespace:
@@ -110,20 +110,20 @@ def flags(**changed: object) -> SimpleNamespace:
 
 
 def test_grid_of_a_model(own: Path) -> None:
-    grid = tasks._grid(flags(), ["15-44", "45"], "0,1,3", None, GLM)
+    grid = launcher._grid(flags(), ["15-44", "45"], "0,1,3", None, GLM)
     assert (grid.ranges[1], grid.alphas, grid.control_alphas, grid.seeds) == ((45,), (0.0, 1.0, 3.0), (3.0,), (0, 1, 2))
-    assert tasks._grid(flags(control_seeds=1), ["1"], "1", "2,3", GLM).control_alphas == (2.0, 3.0)
+    assert launcher._grid(flags(control_seeds=1), ["1"], "1", "2,3", GLM).control_alphas == (2.0, 3.0)
     with pytest.raises(BadRequest, match="there is no layer 46, the last of 46 is 45"):
-        tasks._grid(flags(), ["15-46"], "1", None, GLM)
+        launcher._grid(flags(), ["15-46"], "1", None, GLM)
     with pytest.raises(BadRequest, match="nothing would be edited"):
-        tasks._grid(flags(), ["1"], "0", None, GLM)
+        launcher._grid(flags(), ["1"], "0", None, GLM)
 
 
 def test_processes_in_different_homes(own: Path) -> None:
     base = spark(own, "RUNTIME=process\nHEAD_VENV=/v\nWORKER_VENV=/v\n")
-    assert tasks._folder(base, {"head": "/home/a/f", "worker": "/home/a/f"}) == "/home/a/f"
+    assert launcher._folder(base, {"head": "/home/a/f", "worker": "/home/a/f"}) == "/home/a/f"
     with pytest.raises(BadRequest, match="the nodes' homes differ: /home/a/f, /home/b/f"):
-        tasks._folder(base, {"head": "/home/a/f", "worker": "/home/b/f"})
+        launcher._folder(base, {"head": "/home/a/f", "worker": "/home/b/f"})
 
 
 @pytest.mark.parametrize(
@@ -203,34 +203,34 @@ def known(monkeypatch: pytest.MonkeyPatch) -> Known:
 
 
 def test_put_back_what_was_stopped(own: Path, known: Known) -> None:
-    tasks.Launcher(spark(own), was_running=False).put_back()
+    launcher.Launcher(spark(own), was_running=False).put_back()
     assert known.called == ["down"]
 
 
 def test_put_back_what_ran(own: Path, known: Known) -> None:
     base = spark(own)
-    edited = tasks.edited(base, point(), "/x/y", selfcheck=True)
+    edited = launcher.edited(base, point(), "/x/y", selfcheck=True)
     for record, wanted in ((None, "restart"), ({"settings": edited.fingerprint()}, "restart"), ({"settings": base.fingerprint()}, "up")):
         known.record = record
         known.called.clear()
-        tasks.Launcher(base, was_running=True).put_back()
+        launcher.Launcher(base, was_running=True).put_back()
         assert known.called == [wanted]
 
 
 def test_a_kit_that_runs_with_other_settings(own: Path, known: Known) -> None:
     """Such as those that a sweep left behind whose machine was switched off."""
     base = spark(own)
-    known.record = {"settings": tasks.edited(base, point(), "/x/y", selfcheck=True).fingerprint()}
+    known.record = {"settings": launcher.edited(base, point(), "/x/y", selfcheck=True).fingerprint()}
     with pytest.raises(BadRequest, match=r"(?s)other settings than .*\nABLIT: 1 -> 0\n.*\ntry: invoke restart"):
-        tasks._seen(base)
+        launcher._seen(base)
     known.record = {"settings": base.fingerprint(), "boot_phases_s": {"weights": 100.0, "process": 20.0}}
-    assert tasks._seen(base) == (GLM, True, 120.0)
+    assert launcher._seen(base) == (GLM, True, 120.0)
     known.record = None
-    assert tasks._seen(base) == (GLM, False, None)
+    assert launcher._seen(base) == (GLM, False, None)
 
 
 def test_whether_a_start_still_runs(own: Path, known: Known) -> None:
-    launcher, booted = tasks.Launcher(spark(own), was_running=False), Booted(Server("http://x", "m"), "b1", None, {}, ())
+    hands, booted = launcher.Launcher(spark(own), was_running=False), Booted(Server("http://x", "m"), "b1", None, {}, ())
     for record, still in ((None, False), ({"boot": "b2"}, False), ({"boot": "b1"}, True)):
         known.record = record
-        assert launcher.still(booted) is still
+        assert hands.still(booted) is still

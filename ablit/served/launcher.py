@@ -1,6 +1,6 @@
 """The glue between a served sweep and the launcher: this module alone starts and stops a kit, by the launcher's own functions.
 
-There are no tasks here; ablit/tasks.py calls `points` for `--kit`.
+ablit/tasks.py calls `points` for `--kit`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 from ablit import pareto, spec, table
 from ablit.__main__ import Job, held_out
+from ablit.grid import Grid
 from ablit.receipt import Model
 from ablit.served import direction as directions
 from ablit.served import sweep as sweeps
@@ -144,7 +145,7 @@ def points(flags: Any, layers: Sequence[str], alphas: str, controls: str | None)
     with state.lock(base.kit.name, "sweep", _SWEEP):
         found, running, start_s = _seen(base)
         grid = _grid(flags, layers, alphas, controls, found)
-        sweep = sweeps.Sweep(kit_of(base, found), asked, grid.points(real), windows.load().sha256, folder)
+        sweep = sweeps.Sweep(kit_of(base, found), asked, sweeps.points_of(grid, real), windows.load().sha256, folder)
         _refuse_unfit(base, sweep, found)
         print("\n".join(sweeps.told(sweep, start_s)), file=sys.stderr)
         if flags.dry:
@@ -187,14 +188,14 @@ def _seen(base: Effective) -> tuple[ModelFolder, bool, float | None]:
     return found, True, sum(record.get("boot_phases_s", {}).values()) or None
 
 
-def _grid(flags: Any, layers: Sequence[str], alphas: str, controls: str | None, found: ModelFolder) -> sweeps.Grid:
+def _grid(flags: Any, layers: Sequence[str], alphas: str, controls: str | None, found: ModelFolder) -> Grid:
     text = found.text
     count = int(text["num_hidden_layers"]) + int(text.get("num_nextn_predict_layers") or 0)
     chosen = spec.alphas(alphas)
     if not any(chosen):
         raise BadRequest(f"--alphas is {alphas!r}: nothing would be edited\ntry: 1,2")
     beside = spec.alphas(controls) if controls else (max(chosen),)
-    return sweeps.Grid(tuple(spec.layers(each, count) for each in layers), chosen, beside, tuple(range(flags.control_seeds)))
+    return Grid(tuple(spec.layers(each, count) for each in layers), chosen, beside, seeds=tuple(range(flags.control_seeds)))
 
 
 def _refuse_unfit(base: Effective, sweep: sweeps.Sweep, found: ModelFolder) -> None:

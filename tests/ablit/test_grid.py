@@ -1,0 +1,42 @@
+"""The points of a grid, in the order in which they are measured."""
+
+from dataclasses import dataclass
+
+from ablit.grid import Grid
+from ablit.spec import Kernel
+
+
+@dataclass(frozen=True)
+class Named:
+    id: str
+
+
+def drawn(real: Named, seed: int) -> Named:
+    return Named(f"random-{seed} like {real.id}")
+
+
+def test_twin_controls_grid() -> None:
+    grid = Grid(ranges=((2, 3), (1, 2, 3)), alphas=(0.0, 1.0, 2.0), control_alphas=(2.0,))
+    found = grid.points(Named("real"), drawn)
+    assert all(spec.direction == direction.id for spec, direction in found)
+    assert [(spec.direction, spec.layers, spec.alpha) for spec, _ in found] == [
+        ("real", (1, 2, 3), 0.0),
+        ("random-0 like real", (1, 2, 3), 2.0),
+        ("random-1 like real", (1, 2, 3), 2.0),
+        ("random-2 like real", (1, 2, 3), 2.0),
+        ("real", (2, 3), 1.0),
+        ("real", (2, 3), 2.0),
+        ("real", (1, 2, 3), 1.0),
+        ("real", (1, 2, 3), 2.0),
+    ]
+    assert {spec.targets for spec, _ in found} == {("o_proj",)}
+    assert {spec.kernel for spec, _ in found} == {None}
+
+
+def test_a_kernel_is_the_controls_too_and_not_the_twins() -> None:
+    kernel = Kernel(peak=2, reach=2, floor=0.5)
+    grid = Grid(((1, 2, 3),), (1.0,), (1.0, 3.0), ("o_proj", "down_proj"), seeds=(7,), kernel=kernel)
+    found = [(spec.direction, spec.alpha, spec.kernel) for spec, _ in grid.points(Named("real"), drawn)]
+    control = "random-7 like real"
+    assert found == [("real", 0.0, None), (control, 1.0, kernel), (control, 3.0, kernel), ("real", 1.0, kernel)]
+    assert {spec.targets for spec, _ in grid.points(Named("real"), drawn)} == {("o_proj", "down_proj")}
