@@ -119,7 +119,8 @@ def refuse_unfit(direction: Direction, hidden: int, layers: tuple[int, ...], mod
     """Raises BadRequest for a direction of another hidden size, or one that has no usable vector for one of the layers."""
     size = direction.vectors.shape[-1]
     if size != hidden:
-        raise BadRequest(f"the direction has {size} values, {model} a hidden size of {hidden}: it is another model's\ntry: invoke ablit.direction on this model")
+        what = f"the direction has {size} values, {model} a hidden size of {hidden}: it is another model's"
+        raise BadRequest(f"{what}\ntry: a direction that was read from this model")
     if direction.vectors.ndim == 1:
         return
     for layer in layers:
