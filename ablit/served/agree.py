@@ -124,6 +124,9 @@ def _say(line: str) -> None:
 
 
 def main(words: Sequence[str]) -> int:
+    if len(words) != 4:
+        _say("error: four words are needed: FOLDER MODEL DIRECTION OUT.json")
+        return BadRequest.exit_code
     folder, where, direction, out = map(Path, words)
     try:
         found = compare(folder, model.load(where, "float32", _say), direction, _say)

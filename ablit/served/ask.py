@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -78,7 +79,7 @@ def said(answer: Any) -> Said:
         ids, logprobs = _first(choice.get("logprobs"))
         text = choice["message"]["content"] or ""
         return Said(text=text, ended=choice["finish_reason"] == "stop", tokens=usage["completion_tokens"], ids=ids, logprobs=logprobs)
-    except (LookupError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise BenchError(f"the server's chat completion has another form: {type(error).__name__}: {error}\ntry: invoke logs") from error
 
 
@@ -103,5 +104,5 @@ def _post(server: Server, asked: dict[str, Any]) -> Any:
         kind = BadRequest if 400 <= error.code < 500 else BenchError
         hint = "a smaller --top-k" if "logprobs" in text else "invoke status, invoke logs"
         raise kind(f"{url}: HTTP {error.code}: {text[:400]}\ntry: {hint}") from error
-    except (urllib.error.URLError, OSError, ValueError) as error:
+    except (urllib.error.URLError, OSError, ValueError, http.client.HTTPException) as error:
         raise BenchError(f"{url}: no usable answer: {error}\ntry: invoke status, invoke logs") from error

@@ -55,7 +55,7 @@ def read(path: Path) -> Direction:
     except (ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
         raise BadRequest(f"{path} is no direction file: {error}\ntry: invoke ablit.direction") from error
     digest = hashlib.sha256(content).hexdigest()
-    return Direction(digest, content, vectors, {"name": path.stem, "sha256": digest, **metadata})
+    return Direction(digest, content, vectors, {"name": path.stem, **metadata, "sha256": digest})
 
 
 def parsed(content: bytes) -> tuple[Floats, dict[str, str]]:
@@ -119,7 +119,8 @@ def refuse_unfit(direction: Direction, hidden: int, layers: tuple[int, ...], mod
     """Raises BadRequest for a direction of another hidden size, or one that has no usable vector for one of the layers."""
     size = direction.vectors.shape[-1]
     if size != hidden:
-        raise BadRequest(f"the direction has {size} values, {model} a hidden size of {hidden}: it is another model's")
+        what = f"the direction has {size} values, {model} a hidden size of {hidden}: it is another model's"
+        raise BadRequest(f"{what}\ntry: a direction that was read from this model")
     if direction.vectors.ndim == 1:
         return
     for layer in layers:

@@ -81,7 +81,7 @@ def told(sweep: Sweep, start_s: float | None) -> list[str]:
     starts = len(left) + stock if left else 0
     return [
         f"kit {sweep.kit.name}, model {sweep.kit.model.name}: {len(sweep.points)} points, {len(sweep.points) - len(left)} finished before",
-        f"{starts} starts of the kit, {took}; then it is put back",
+        f"{starts} start{'' if starts == 1 else 's'} of the kit, {took}; then it is put back",
         *(["  stock pass, unedited"] if left and stock else []),
         *(f"  {sweep.id(point)}: {name(point)}" for point in left),
     ]

@@ -24,6 +24,8 @@ from tests.testbed.twin import User
 
 ROOT = twin.ROOT
 MODEL = vllm_env.CACHE / "smollm2-chat"
+DRAFTING = vllm_env.CACHE / "ngram"  # the hosts see it
+DRAFTS = 4  # tokens drafted per step
 PORT = 18889
 KIT = f"""\
 name = "solo"
@@ -75,6 +77,22 @@ def model(folder: Path = MODEL) -> Path:
         shutil.rmtree(folder, ignore_errors=True)
         begun.rename(folder)
     return folder
+
+
+def drafting(folder: Path = DRAFTING) -> dict[str, str]:
+    """Settings of the kit with which vLLM drafts by n-gram lookup, so that a real server has counters of speculation. The launcher has no
+    such setting for vLLM: a command of our own adds the flag, and has a python3 beside it as the launcher's selfcheck wants."""
+    config = {"method": "ngram", "num_speculative_tokens": DRAFTS, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
+    own = vllm_env.CACHE / "vllm-0.32/bin"
+    scripts = {
+        "vllm": f"exec {own}/vllm \"$@\" --speculative-config '{json.dumps(config)}'",
+        "python3": f'exec {own}/python3 "$@"',
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, line in scripts.items():
+        (folder / name).write_text(f"#!/bin/sh\n{line}\n")
+        (folder / name).chmod(0o755)
+    return {"IMAGE_ENTRYPOINT": str(folder / "vllm")}
 
 
 def _provenance(folder: Path) -> Any:

@@ -1,5 +1,6 @@
-"""A served sweep on a testbed host: SmolLM2-135M in fp32 by real vLLM, edited at load by the plugin in the image, measured over HTTP, and
-the same edit measured in process. The sweep is interrupted after its first edited point: what is finished stays, the kit is put back.
+"""A served sweep on a testbed host: SmolLM2-135M in fp32 by real vLLM that drafts by n-gram lookup, edited at load by the plugin in the
+image, measured over HTTP, and the same edits measured in process. The sweep is interrupted after its control: what is finished stays, the
+kit is put back, and the same command again measures the direction itself.
 """
 
 import json
@@ -52,13 +53,27 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> solo.Site:
 def swept(host: Host, site: solo.Site, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, int]:
     """The sweep's folder, what it said, and its exit code, after Ctrl-C as soon as twin and control are finished."""
     out = tmp_path_factory.mktemp("out")
-    with site.begin("ablit.sweep", "--kit", "solo", "--direction", str(DIRECTION), *FLAGS, "--out", str(out)) as process:
+    with begun(site, out) as process:
         until = time.monotonic() + 900
         while len(list(out.glob("*.json"))) < 2 and process.poll() is None and time.monotonic() < until:
             time.sleep(0.2)
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=200)
     return out, said, process.returncode
+
+
+def begun(site: solo.Site, out: Path) -> subprocess.Popen[str]:
+    words = ("ablit.sweep", "--kit", "solo", "--direction", str(DIRECTION), *FLAGS, "--out", str(out))
+    return site.begin(*words, **solo.drafting())
+
+
+@pytest.fixture(scope="module")
+def finished(swept: tuple[Path, str, int], site: solo.Site) -> tuple[Path, str]:
+    """The folder after the same command again, and what that printed and said."""
+    with begun(site, swept[0]) as process:
+        out, err = process.communicate(timeout=600)
+    assert process.returncode == 0, err
+    return swept[0], out + err
 
 
 def found(out: Path) -> dict[str, Receipt]:
@@ -94,19 +109,51 @@ def test_what_the_receipts_say(swept: tuple[Path, str, int]) -> None:
     assert (edited.model.hidden, edited.model.layers, edited.model.dtype) == (576, 30, "float32")
 
 
-def test_the_same_edit_in_process_has_the_same_kld(swept: tuple[Path, str, int], tmp_path: Path) -> None:
+def test_the_same_command_again_measures_what_is_left(swept: tuple[Path, str, int], finished: tuple[Path, str], host: Host) -> None:
+    """One start, of the direction's point, beside the stock pass that was kept."""
+    out, said = finished
+    made = found(out)
+    assert "3 points, 2 finished before" in said
+    assert "1 start of the kit" in said
+    real, control = made["None"], made["random"]
+    assert real.served is not None
+    assert control.served is not None
+    assert real.direction["name"] == "brief-15"
+    assert [(edit.layers, edit.alpha, edit.source) for edit in real.served.edits] == [("10-29", 2.0, real.direction["sha256"])]
+    assert real.served.stock == control.served.stock
+    assert real.served.floor == control.served.floor
+    assert real.summary.kld > 100 * NEAR
+    for name in ("brief-15", "random-0", "unedited twin"):
+        assert f"| {name} | 10-29 |" in said
+    twin.clean([host])
+
+
+def test_what_the_server_counted_of_its_drafts(finished: tuple[Path, str]) -> None:
+    for made in found(finished[0]).values():
+        assert made.served is not None
+        for boot in (made.served.stock, made.served.edited):
+            counted = boot.speculation
+            assert counted is not None
+            assert 0 < counted.drafts < counted.draft_tokens <= solo.DRAFTS * counted.drafts
+            assert len(counted.accepted_per_position) == solo.DRAFTS
+            assert sum(counted.accepted_per_position) == counted.accepted_tokens
+            assert list(counted.accepted_per_position) == sorted(counted.accepted_per_position, reverse=True)
+
+
+def test_the_same_edits_in_process_have_the_same_kld(finished: tuple[Path, str], tmp_path: Path) -> None:
     out = tmp_path / "agree.json"
-    words = [str(lab_env.ensure()), "-m", "ablit.served.agree", str(swept[0]), str(solo.MODEL), str(DIRECTION), str(out)]
+    words = [str(lab_env.ensure()), "-m", "ablit.served.agree", str(finished[0]), str(solo.MODEL), str(DIRECTION), str(out)]
     done = subprocess.run(words, cwd=solo.ROOT, env=lab_env.environment(), capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr[-3000:]
     print(done.stderr)
     plain = json.loads(out.read_text())
-    (row,) = plain["points"]
+    assert sorted(row["direction"] for row in plain["points"]) == ["brief-15", "random-0"]
     assert plain["positions"] == 5 * 512
     assert plain["floor_http_twice"] <= plain["stock_in_process_against_http"]["mean"] < NEAR
-    assert abs(row["difference"]) <= NEAR
-    assert abs(row["agree_http"] - row["agree_in_process"]) <= 5  # of 2560: near ties
-    assert row["kld_in_process_full_vocabulary"] > row["kld_in_process"] > 100 * NEAR
+    for row in plain["points"]:
+        assert abs(row["difference"]) <= NEAR
+        assert abs(row["agree_http"] - row["agree_in_process"]) <= 5  # of 2560: near ties
+        assert row["kld_in_process_full_vocabulary"] > row["kld_in_process"] > 100 * NEAR
 
 
 def test_a_direction_of_another_hidden_size(host: Host, site: solo.Site, tmp_path: Path) -> None:

@@ -62,6 +62,14 @@ def test_committed_direction_of_the_lab() -> None:
     assert found.id == found.sha256 == found.facts["sha256"]
 
 
+def test_a_files_own_notes_do_not_replace_its_sha256(tmp_path: Path) -> None:
+    """Ranks report the sha256 of the file: a note of that name, say of what it was made from, is another."""
+    content = directions.written(np.ones(4, np.float32), {"name": "polite-3", "sha256": "0" * 64})
+    (tmp_path / "copy.safetensors").write_bytes(content)
+    found = directions.read(tmp_path / "copy.safetensors")
+    assert (found.facts["name"], found.facts["sha256"]) == ("polite-3", found.sha256)
+
+
 def test_controls_are_as_long_as_the_real_one() -> None:
     real = direction((3, 4, 0, 0, 0, 0, 0, 0))  # of length 5
     one, other, again = (directions.random_like(real, seed) for seed in (0, 1, 0))
@@ -75,7 +83,7 @@ def test_controls_are_as_long_as_the_real_one() -> None:
 
 
 def test_another_models() -> None:
-    with pytest.raises(BadRequest, match="has 8 values, tiny a hidden size of 16: it is another model's"):
+    with pytest.raises(BadRequest, match="has 8 values, tiny a hidden size of 16: it is another model's\ntry: "):
         directions.refuse_unfit(direction(), 16, (0,), "tiny")
     per_layer = directions.Direction("x", b"", np.array([[3, 4], [0, 0]], np.float32), {})
     directions.refuse_unfit(per_layer, 2, (0,), "tiny")

@@ -1,6 +1,8 @@
 """What is read from a server, and the figures that follow; the distributions are those of vllm_like.py."""
 
 import math
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -82,8 +84,22 @@ def test_log_probabilities_that_are_not_there_or_without_ids(logprobs: object) -
 def test_answers_of_another_form_and_none_at_all() -> None:
     with pytest.raises(BenchError, match="another form: KeyError"):
         ask.said({"choices": [{"finish_reason": "stop"}], "usage": {}})
+    with pytest.raises(BenchError, match="another form: AttributeError"):
+        ask.said({"choices": ["Yes."], "usage": {"completion_tokens": 1}})
     with pytest.raises(BenchError, match="no usable answer"):
         ask.answers(Server("http://127.0.0.1:9", "tiny"), PROMPTS, 1, 1, print)
+
+
+def test_a_server_that_dies_within_its_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor() as beside:
+        server = Server(f"http://127.0.0.1:{listening.getsockname()[1]}", "tiny")
+        asked = beside.submit(ask.answers, server, PROMPTS, 1, 1, print)
+        connection, _ = listening.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n{"choices": [')
+        with pytest.raises(BenchError, match="no usable answer: IncompleteRead"):
+            asked.result()
 
 
 def test_counters() -> None:

@@ -204,7 +204,7 @@ def test_plan(tmp_path: Path, hands: Hands) -> None:
     ]
     sweeps.run(asked, hands, print)
     asked.path(asked.points[2]).unlink()
-    assert sweeps.told(asked, None)[1] == "1 starts of the kit, each as long as `invoke up`; then it is put back"
+    assert sweeps.told(asked, None)[1] == "1 start of the kit, each as long as `invoke up`; then it is put back"
 
 
 @pytest.mark.parametrize(
