@@ -73,7 +73,7 @@ class Lean:
         self.size = int(getattr(config, "head_dim", None) or config.hidden_size // self.heads)
         self.frequency: Tensor = model.model.rotary_emb.inv_freq.float()
         self._plain = [_products(layer) for layer in self.layers]
-        self._unedited: list[tuple[Product, Product, Product]] = []
+        self._unedited: list[tuple[Product, ...]] = []
 
     def packed(self, first: int = 0) -> list[Products] | None:
         """Products of the layers from `first` on with their weights as they are now, copied into the processor's order.

@@ -172,9 +172,10 @@ def _heretic(python: Path, good: prompts.Prompts, bad: prompts.Prompts, vectors:
         "direction": vectors.tensor.tolist(),
         "alphas": ALPHAS,
     }
+    # -P: this folder has a datasets.py, which heretic would import in place of the package
     script = Path(__file__).with_name("measure_heretic.py")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run([str(python), str(script)], input=json.dumps(job), capture_output=True, text=True, env=environment)
+    done = subprocess.run([str(python), "-P", str(script)], input=json.dumps(job), capture_output=True, text=True, env=environment)
     if done.returncode:
         raise SystemExit(f"heretic failed: {done.stderr[-2000:]}")
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -46,7 +46,7 @@ class Chat:
         """Both through layers first to `last` - 1; memory.used is 0 before and after."""
         if prefix.shape[1]:
             prefix = self.lean.step(prefix, first, memory, last)
-        memory.used = prefix.shape[1]
+        memory.used = self.prefix.shape[1]
         rest = self.lean.step(rest, first, memory, last)
         memory.used = 0
         return prefix, rest
