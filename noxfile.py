@@ -6,7 +6,8 @@ import nox
 
 nox.options.sessions = ["lint", "types", "tests"]
 nox.options.default_venv_backend = "none"
-GPU_PARTS = ("tests/gpu/models.py", "tests/gpu/models_chain.py", "tests/gpu/engine.py", "tests/gpu/older_torch")  # they run in vLLM's environment
+# they run in vLLM's environment
+GPU_PARTS = ("tests/gpu/models.py", "tests/gpu/models_chain.py", "tests/gpu/engine.py", "tests/gpu/older_torch")
 
 
 def _python(session: nox.Session, *args: str) -> None:

@@ -13,7 +13,6 @@ import torch
 from ablit import panel, reply
 from ablit.classify import CLASSIFIERS, Answer, coherence
 from ablit.edit import Vectors, edited
-from ablit.lean import Lean
 from ablit.model import Loaded
 from ablit.prompts import Prompts
 from ablit.provenance import tool
@@ -65,7 +64,7 @@ def prepare(loaded: Loaded, asks: Sequence[Ask], per_stratum: int | None, entrie
     for ask in asks:
         if ask.classifier not in CLASSIFIERS:
             raise BadRequest(f"no classifier called {ask.classifier}\ntry: {', '.join(CLASSIFIERS)}")
-    started, lean = time.process_time(), Lean(loaded.model)
+    started = time.process_time()
     sealed = texts.load()
     cut = texts.cut(sealed, lambda text: loaded.tokenizer.encode(text, add_special_tokens=False), per_stratum=per_stratum)
     say(f"unedited model: {sum(window.positions for window in cut):,} positions of panel {sealed.name}")
@@ -74,7 +73,7 @@ def prepare(loaded: Loaded, asks: Sequence[Ask], per_stratum: int | None, entrie
     sides = []
     for ask in asks:
         say(f"unedited model: {len(ask.prompts.texts)} answers to {ask.prompts.name}")
-        asked = reply.chat(lean, loaded.tokenizer, ask.prompts.texts, loaded.ends)
+        asked = reply.chat(base.lean, loaded.tokenizer, ask.prompts.texts, loaded.ends)
         sides.append(_StockSide(ask, asked, *reply.answers(asked, 0, ask.reply_tokens)))
     spent = {"stock_panel": halfway - started, "stock_behaviour": time.process_time() - halfway}
     return Bench(loaded, base, cut, sides, f"{sealed.name} {sealed.sha256[:12]}", spent)

@@ -16,19 +16,20 @@ from torch import Tensor
 from torch.nn import functional
 
 from bench.errors import BadRequest
-from bench.kld.head import product
+from bench.kld.head import plain, product
 
-Product = Callable[[Tensor], Tensor]
+Product = Callable[..., Tensor]  # as bench.kld.head.product gives
 _ROWS = 64  # of a pass with packed weights: an answer's step has a row a prompt, the prompts' own pass some hundreds
 
 
 @dataclass(frozen=True)
 class Products:
-    """The four products with weights in a layer, the residual's read and written parts; read from the weights at call or when packed."""
+    """The products with weights in a layer, the residual's read and written parts; read from the weights at call or when packed."""
 
     qkv: Product
+    gate: Product
+    up: Product
     out: Product
-    gate_up: Product
     down: Product
 
 
@@ -72,44 +73,50 @@ class Lean:
         self.size = int(getattr(config, "head_dim", None) or config.hidden_size // self.heads)
         self.frequency: Tensor = model.model.rotary_emb.inv_freq.float()
         self._plain = [_products(layer) for layer in self.layers]
-        self._unedited: list[tuple[Product, Product]] = []
+        self._unedited: list[tuple[Product, ...]] = []
 
-    def packed(self) -> list[Products] | None:
-        """The layers' products with their weights as they are now, copied into the processor's order; a third faster for few rows.
+    def packed(self, first: int = 0) -> list[Products] | None:
+        """Products of the layers from `first` on with their weights as they are now, copied into the processor's order.
 
         What no edit touches is copied once, for the life of this object: the copies are as large as the layers. None for bf16.
         """
         if self.embedding.dtype != torch.float32:
             return None
         if not self._unedited:
-            self._unedited = [(product(_qkv(layer), _ROWS), product(_gate_up(layer), _ROWS)) for layer in self.layers]
-        edited = ((product(layer.self_attn.o_proj.weight, _ROWS), product(layer.mlp.down_proj.weight, _ROWS)) for layer in self.layers)
-        return [Products(qkv, out, up, down) for (qkv, up), (out, down) in zip(self._unedited, edited, strict=True)]
+            self._unedited = [_packed(_qkv(layer), layer.mlp.gate_proj.weight, layer.mlp.up_proj.weight) for layer in self.layers]
+        edited = [_packed(layer.self_attn.o_proj.weight, layer.mlp.down_proj.weight) for layer in self.layers[first:]]
+        unused: list[Any] = [None] * first
+        return unused + [Products(*a, *b) for a, b in zip(self._unedited[first:], edited, strict=True)]
 
     def embed(self, ids: Tensor) -> Tensor:
         """[rows, time] -> [rows, time, hidden]."""
         return functional.embedding(ids, self.embedding)
 
     def rotation(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosine and sine [rows, 1, time, head] for positions [rows, time], computed in fp32."""
-        angle = torch.cat([positions.unsqueeze(-1).float() * self.frequency] * 2, dim=-1).unsqueeze(1)
-        return angle.cos().to(self.embedding.dtype), angle.sin().to(self.embedding.dtype)
+        """Cosine and signed sine [rows, time, 1, head] for positions [rows, time], computed in fp32."""
+        angle = (positions.unsqueeze(-1).float() * self.frequency).unsqueeze(2)
+        cosine, sine = angle.cos().to(self.embedding.dtype), angle.sin().to(self.embedding.dtype)
+        return torch.cat([cosine, cosine], dim=-1), torch.cat([-sine, sine], dim=-1)
 
     def memory(self, room: int, start: Tensor, prefix: int = 0) -> Memory:
         shape = (len(start), self.kv, room, self.size)
         empty = [torch.zeros(shape, dtype=self.embedding.dtype) for _ in range(2 * len(self.layers))]
         return Memory(empty[::2], empty[1::2], start, prefix)
 
-    def window(self, x: Tensor, first: int, last: int) -> Tensor:
-        """Whole texts: the residual [rows, time, hidden] that enters layer `first` -> the one that leaves layer `last` - 1."""
+    def window(self, x: Tensor, first: int, last: int, packed: list[Products] | None = None) -> Tensor:
+        """Whole texts: the residual [rows, time, hidden] that enters layer `first` -> the one that leaves layer `last` - 1.
+
+        packed: of self.packed; without them the weights are read as they are.
+        """
         turn = self.rotation(torch.arange(x.shape[1]).unsqueeze(0))
-        for layer, products in zip(self.layers[first:last], self._plain[first:last], strict=True):
+        for layer, products in zip(self.layers[first:last], (packed or self._plain)[first:last], strict=True):
             q, k, v = self._qkv(layer, products, x, turn)
             x = self._rest(layer, products, x, functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True))
         return x
 
     def step(self, x: Tensor, first: int, memory: Memory, last: int | None = None) -> Tensor:
-        """More positions: x [rows, time, hidden] enters layer `first` at memory.used; fills the layers up to `last`.
+        """More positions: x [rows, time, hidden] enters layer `first` at memory.used; fills the layers up to `last`. Without
+        `last` what leaves is of the last position only, [rows, 1, hidden].
 
         The prefix may be given as one row, which then stands for all. The caller moves memory.used when every layer has been filled.
         """
@@ -126,6 +133,8 @@ class Lean:
             memory.keys[number][:, :, used:end] = k
             memory.values[number][:, :, used:end] = v
             k, v = memory.keys[number][:rows, :, :end], memory.values[number][:rows, :, :end]
+            if last is None and number == len(self.layers) - 1:
+                q, x, mask = q[:, :, -1:], x[:, -1:], mask[:, :, -1:]
             x = self._rest(layer, products, x, functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True))
         return x
 
@@ -135,35 +144,33 @@ class Lean:
 
     def _rms(self, x: Tensor, weight: Tensor) -> Tensor:
         if x.dtype == torch.float32:
-            return functional.rms_norm(x, x.shape[-1:], weight, self.eps)
+            return functional.rms_norm(x, x.shape[-1:], None, self.eps).mul_(weight)
         wide = x.float()
         return weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)).to(x.dtype)
 
     def _qkv(self, layer: Any, products: Products, x: Tensor, turn: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        y = products.qkv(self._rms(x, layer.input_layernorm.weight))
-        heads = y.view(*x.shape[:2], -1, self.size).transpose(1, 2)
-        q, k, v = heads.split((self.heads, self.kv, self.kv), dim=1)
-        return _turned(q, *turn), _turned(k, *turn), v
+        heads = products.qkv(self._rms(x, layer.input_layernorm.weight)).view(*x.shape[:2], -1, self.size)
+        turned = _turned(heads[:, :, : self.heads + self.kv], *turn).transpose(1, 2)
+        return turned[:, : self.heads], turned[:, self.heads :], heads[:, :, self.heads + self.kv :].transpose(1, 2)
 
     def _rest(self, layer: Any, products: Products, x: Tensor, attended: Tensor) -> Tensor:
-        x = x + products.out(attended.transpose(1, 2).flatten(2))
-        gate, up = products.gate_up(self._rms(x, layer.post_attention_layernorm.weight)).chunk(2, dim=-1)
-        return x + products.down(functional.silu(gate) * up)
+        x = products.out(attended.transpose(1, 2).flatten(2), "add", x)
+        normed = self._rms(x, layer.post_attention_layernorm.weight)
+        return products.down(products.up(normed, "mul", products.gate(normed, "silu")), "add", x)
+
+
+def _packed(*weights: Tensor) -> tuple[Product, ...]:
+    return tuple(product(weight, _ROWS) for weight in weights)
 
 
 def _products(layer: Any) -> Products:
     """Of the weights as they are when called."""
     at, mlp = layer.self_attn, layer.mlp
 
-    def side_by_side(*parts: Any) -> Product:
-        return lambda x: torch.cat([functional.linear(x, part.weight) for part in parts], dim=-1)
+    def of(*parts: Any) -> Product:
+        return lambda x, *then: plain(parts[0].weight if len(parts) == 1 else torch.cat([part.weight for part in parts]), x, *then)
 
-    return Products(
-        side_by_side(at.q_proj, at.k_proj, at.v_proj),
-        lambda x: functional.linear(x, at.o_proj.weight),
-        side_by_side(mlp.gate_proj, mlp.up_proj),
-        lambda x: functional.linear(x, mlp.down_proj.weight),
-    )
+    return Products(of(at.q_proj, at.k_proj, at.v_proj), of(mlp.gate_proj), of(mlp.up_proj), of(at.o_proj), of(mlp.down_proj))
 
 
 def _qkv(layer: Any) -> Tensor:
@@ -171,13 +178,10 @@ def _qkv(layer: Any) -> Tensor:
     return torch.cat([at.q_proj.weight, at.k_proj.weight, at.v_proj.weight])
 
 
-def _gate_up(layer: Any) -> Tensor:
-    return torch.cat([layer.mlp.gate_proj.weight, layer.mlp.up_proj.weight])
-
-
 def _turned(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    half = x.shape[-1] // 2
-    return x * cosine + torch.cat([-x[..., half:], x[..., :half]], dim=-1) * sine
+    """Rotary embedding of x [rows, time, heads, head]; `sine` has the sign of each half."""
+    swapped = x.unflatten(-1, (2, -1)).flip(-2).flatten(-2)
+    return torch.addcmul(x * cosine, swapped, sine)
 
 
 def unsupported(model: Any) -> str | None:

@@ -44,6 +44,7 @@ from bench.sealed import write
 LAYERS = tuple(range(10, 30))
 RANGES = ("10-29", "15-29", "20-29", "15-24", "15-19")  # of the committed sweep, four points each
 PROMPTS, REPLY_TOKENS, GROUP, ROWS = 16, 40, 4, 256
+ALPHAS = (0.5, 1.0, 2.0, 3.0)  # of trials beside heretic; the first one fills caches on both sides and is not counted
 # what the model's own chat template puts in front when no system turn is given: heretic always gives one
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 
@@ -126,27 +127,23 @@ def exactness(direction: Path) -> dict[str, Any]:
     return {"model": facts, "direction": vectors.facts, **measure_exact.summary(found), "in_the_model": whole, "rows": found}
 
 
-def our_trial(
-    loaded: Loaded, first: reply.Chat, asked: reply.Chat, was: Tensor, spec: EditSpec, vectors: edit.Vectors
-) -> tuple[float, list[str]]:
-    """First-token KLD of one set, answers to the other."""
+def our_trial(loaded: Loaded, asked: reply.Chat, was: Tensor, spec: EditSpec, vectors: edit.Vectors) -> tuple[float, list[str]]:
+    """First-token KLD of the first PROMPTS of `asked`, answers to the others."""
     with edit.edited(loaded.model, spec, vectors):
-        state, _ = reply.begun(first, spec.layers[0], 0)
-        kld = float(panel.full_kld(asked.lean.head, was, state).mean())
-        _, said = reply.answers(asked, spec.layers[0], REPLY_TOKENS)
-    return kld, [answer.text for answer in said]
+        state, said = reply.answers(asked, spec.layers[0], REPLY_TOKENS, PROMPTS)
+    return float(panel.full_kld(asked.lean.head, was, state[:PROMPTS]).mean()), [answer.text for answer in said]
 
 
 def compare_replies(direction: Path, python: Path) -> dict[str, Any]:
     loaded = model.load(None, "float32", say)
     vectors, lean = directions.open_file(direction, loaded), Lean(loaded.model)
     good, bad = (prompts.shipped(side, "held-out").first(PROMPTS) for side in ("direct", "long"))
-    first, asked = (reply.chat(lean, loaded.tokenizer, each.texts, loaded.ends) for each in (good, bad))
-    was, _ = reply.begun(first, 0, 0)
+    asked = reply.chat(lean, loaded.tokenizer, [*good.texts, *bad.texts], loaded.ends)
+    was = reply.begun(asked, 0, 0)[0][:PROMPTS]
     trials, said = [], []
-    for alpha in (1.0, 1.0, 2.0):  # the first one fills the entry cache and is not counted
+    for alpha in ALPHAS:
         spec = EditSpec(direction=vectors.id, layers=LAYERS, alpha=alpha)
-        (kld, answers), spent = timed(partial(our_trial, loaded, first, asked, was, spec, vectors))
+        (kld, answers), spent = timed(partial(our_trial, loaded, asked, was, spec, vectors))
         trials.append({"alpha": alpha, "first_token_kld": kld, **spent})
         said.append(answers)
         say(f"ours: {trials[-1]}")
@@ -173,10 +170,12 @@ def _heretic(python: Path, good: prompts.Prompts, bad: prompts.Prompts, vectors:
         "bad": bad.texts,
         "reply_tokens": REPLY_TOKENS,
         "direction": vectors.tensor.tolist(),
+        "alphas": ALPHAS,
     }
+    # -P: this folder has a datasets.py, which heretic would import in place of the package
     script = Path(__file__).with_name("measure_heretic.py")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run([str(python), str(script)], input=json.dumps(job), capture_output=True, text=True, env=environment)
+    done = subprocess.run([str(python), "-P", str(script)], input=json.dumps(job), capture_output=True, text=True, env=environment)
     if done.returncode:
         raise SystemExit(f"heretic failed: {done.stderr[-2000:]}")
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -1,7 +1,7 @@
 """heretic-llm's own trial, timed. Runs in an environment that has PyPI heretic-llm 1.4 and nothing of this project; called by measure.py.
 
-Reads {"model", "system", "good", "bad", "reply_tokens", "direction"} on stdin; the last line of stdout is JSON. A trial is what heretic's
-objective does: reset, abliterate, first-token log-probabilities of the good prompts, answers to the bad ones.
+Reads {"model", "system", "good", "bad", "reply_tokens", "direction", "alphas"} on stdin; the last line of stdout is JSON. A trial is
+what heretic's objective does: reset, abliterate, first-token log-probabilities of the good prompts, answers to the bad ones.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def main() -> list[dict[str, Any]]:
     direction = torch.nn.functional.normalize(torch.tensor(job["direction"]), dim=0)
     directions = direction.expand(len(model.get_layers()) + 2, -1).contiguous()
     base = model.get_logprobs_batched(good)
-    return [trial(model, good, bad, base, directions, alpha) for alpha in (1.0, 1.0, 2.0)]
+    return [trial(model, good, bad, base, directions, alpha) for alpha in job["alphas"]]
 
 
 with contextlib.redirect_stdout(sys.stderr):

@@ -4,6 +4,7 @@ what speculative decoding with the unedited model as drafter would make of the e
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ablit.lean import Lean
 from ablit.receipt import Panel
 from ablit.receipt import Window as WindowFacts
 from bench.errors import BadRequest, InvalidMeasurement
@@ -18,6 +20,7 @@ from bench.kld.inprocess import Stock, parts_of
 from bench.kld.windows import Window as KldWindow
 
 TV_STRIDE = 8  # total variation needs both distributions: every eighth position stands for all
+_ROUNDING = {torch.float32: 1e-4, torch.bfloat16: 0.2}  # of a whole window's states, relative
 _SCALE = 32768  # probabilities are kept as fp16: scaled, they reach down to 2e-12
 
 
@@ -31,21 +34,53 @@ class Distances:
 
 
 class Base(Stock):
-    """The unedited pass, with what total variation needs beside that which `Stock` keeps: every TV_STRIDE-th distribution, as fp16."""
+    """The unedited pass, with what total variation needs beside that which `Stock` keeps: every TV_STRIDE-th distribution, as fp16.
 
-    def __init__(self, model: Any, windows: Sequence[KldWindow], *, entries: Sequence[int] = (), batch: int = 4) -> None:
+    The layers are run by `Lean`, over weights in the processor's order, in the stock pass and in a point's alike: a null edit gives the
+    same bits. batch: windows at a time; two and their products stay in the cache.
+    """
+
+    def __init__(self, model: Any, windows: Sequence[KldWindow], *, entries: Sequence[int] = (), batch: int = 2) -> None:
+        self.lean = Lean(model)
+        self._unedited = self.lean.packed()
         super().__init__(model, windows, entries=entries, batch=batch)
+        del self._unedited
         if not self.head.plain:
             raise BadRequest("the model's head has a bias, a cap or a scale: it cannot be swept here\ntry: invoke kld.capture of each edit")
         with torch.inference_mode():
             parts = [self._cheap_part(part, self.base.hidden[part]) for part in parts_of(len(self.base.hidden))]
         self._shares = [shares(e) for *_, e in parts]
 
+    def hidden(self, first_layer: int = 0) -> Tensor:
+        """As `Stock.hidden`, in fp32."""
+        start = self._start(first_layer)
+        with torch.inference_mode():
+            packed = self.lean.packed(start)
+            return torch.cat([self.lean.final(self.lean.window(x, start, len(self.layers), packed)) for x in self._entries[start]])
+
+    def _stock_pass(self, ids: Tensor) -> Tensor:
+        """One batch through the unedited model; keeps the residuals that enter the layers named as entries."""
+        first = not self._entries[0]
+        x, entries = self.lean.embed(ids), sorted(self._entries)
+        for start, end in itertools.pairwise([*entries, len(self.layers)]):
+            self._entries[start].append(x)
+            x = self.lean.window(x, start, end, self._unedited)
+        final = self.lean.final(x)
+        if first:
+            self._as_the_model(ids[:1], final[:1])
+        return final
+
+    def _as_the_model(self, ids: Tensor, final: Tensor) -> None:
+        """Raises BadRequest unless the lean pass gives the model's own states, up to rounding."""
+        own = self.model.base_model(ids, use_cache=False).last_hidden_state.float()
+        if not float((own - final).norm() / own.norm()) <= _ROUNDING[self.model.dtype]:
+            raise BadRequest(f"{type(self.model).__name__}: the lean pass over its layers does not give the model's own result")
+
     def measure(self, first: int) -> Distances:
         """The model as it is now, of which no layer below `first` was edited."""
         found = []
         with torch.inference_mode():
-            hidden = self.hidden(first).flatten(0, 1).float()
+            hidden = self.hidden(first).flatten(0, 1)
             for part, stock in zip(parts_of(len(hidden)), self._shares, strict=True):
                 kld, agree, _, e = self._cheap_part(part, hidden[part])
                 found.append((kld, agree, total_variation(stock, shares(e))))

@@ -46,7 +46,7 @@ class Chat:
         """Both through layers first to `last` - 1; memory.used is 0 before and after."""
         if prefix.shape[1]:
             prefix = self.lean.step(prefix, first, memory, last)
-        memory.used = prefix.shape[1]
+        memory.used = self.prefix.shape[1]
         rest = self.lean.step(rest, first, memory, last)
         memory.used = 0
         return prefix, rest
@@ -76,14 +76,16 @@ def begun(asked: Chat, first: int, room: int) -> tuple[Tensor, Memory]:
     return asked.lean.final(rest[:, -1]), memory
 
 
-def answers(asked: Chat, first: int, length: int) -> tuple[Tensor, list[Answer]]:
+def answers(asked: Chat, first: int, length: int, silent: int = 0) -> tuple[Tensor, list[Answer]]:
     """As `begun`: the state before the first token, and the greedy answers of at most `length` tokens.
 
-    Rows that ended leave the batch, so a short answer costs little.
+    silent: so many prompts at the beginning give their state only. Rows that ended leave the batch, so a short answer costs little.
     """
     lean, (state, memory) = asked.lean, begun(asked, first, length)
     said: list[list[int]] = [[] for _ in asked.ids]
-    rows, now = torch.arange(len(said)), lean.logits(state).argmax(1)
+    rows = torch.arange(silent, len(said))
+    memory.keep(rows)
+    now = lean.logits(state[rows]).argmax(1)
     for spoken in range(1, length + 1):
         for row, token in zip(rows.tolist(), now.tolist(), strict=True):
             said[row].append(token)
@@ -96,7 +98,7 @@ def answers(asked: Chat, first: int, length: int) -> tuple[Tensor, list[Answer]]
         x = lean.step(lean.embed(now.unsqueeze(1)), 0, memory)
         memory.used += 1
         now = lean.logits(lean.final(x[:, -1])).argmax(1)
-    return state, [_answer(asked, tokens) for tokens in said]
+    return state, [_answer(asked, tokens) for tokens in said[silent:]]
 
 
 def _answer(asked: Chat, tokens: list[int]) -> Answer:

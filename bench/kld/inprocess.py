@@ -102,11 +102,15 @@ class Stock:
 
     def hidden(self, first_layer: int = 0) -> Tensor:
         """The states after the last norm of the model as it is now, [windows, positions, hidden], in the trunk's dtype."""
-        if not 0 <= first_layer < len(self.layers):
-            raise BadRequest(f"no layer {first_layer}; the model has layers 0 to {len(self.layers) - 1}")
-        start = max(entry for entry in self._entries if entry <= first_layer)
+        start = self._start(first_layer)
         with torch.inference_mode():
             return torch.cat([self._replay(start, part) for part in self._entries[start]])
+
+    def _start(self, first_layer: int) -> int:
+        """The highest kept entry from which a model that is edited from `first_layer` on can be re-run."""
+        if not 0 <= first_layer < len(self.layers):
+            raise BadRequest(f"no layer {first_layer}; the model has layers 0 to {len(self.layers) - 1}")
+        return max(entry for entry in self._entries if entry <= first_layer)
 
     def _stock_pass(self, ids: Tensor) -> Tensor:
         """One batch through the whole stock model; keeps the entries, and proves that a replay from each gives the same bits."""

@@ -21,17 +21,18 @@ def test_window_is_the_models_own() -> None:
 
 
 @pytest.mark.parametrize("first", [0, 2])
-def test_answers_are_those_of_generate(first: int) -> None:
+@pytest.mark.parametrize("shared", ["", "what all begin with: "])
+def test_answers_are_those_of_generate(first: int, shared: str) -> None:
     tiny = loaded(seed=3)
-    lean = Lean(tiny.model)
-    _, open_ended = reply.answers(reply.chat(lean, tiny.tokenizer, PROMPTS, frozenset()), first, 12)
+    lean, texts = Lean(tiny.model), [shared + prompt for prompt in PROMPTS]
+    _, open_ended = reply.answers(reply.chat(lean, tiny.tokenizer, texts, frozenset()), first, 12)
     # a byte that the first answer has in its middle ends answers too: rows leave the batch at different times
     ends = frozenset({END, open_ended[0].text.encode("latin-1")[4]})
-    asked = reply.chat(lean, tiny.tokenizer, PROMPTS, ends)
-    assert asked.prefix.tolist() == [[ord(">")]]
+    asked = reply.chat(lean, tiny.tokenizer, texts, ends)
+    assert asked.prefix.tolist() == [list(f">{shared}".encode())]
     _, found = reply.answers(asked, first, 12)
     expected = []
-    for prompt in PROMPTS:
+    for prompt in texts:
         ids = torch.tensor([tiny.tokenizer.encode(f">{prompt}<")])
         options = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": sorted(ends)}
         new = tiny.model.generate(ids, attention_mask=torch.ones_like(ids), **options)[0, ids.shape[1] :].tolist()
@@ -52,6 +53,38 @@ def test_answers_see_the_edit_and_twice_is_the_same() -> None:
     assert answers == same
     assert float((stock - moved).abs().max()) > 0.1
     assert torch.allclose(moved, fresh, atol=1e-4)
+
+
+def test_some_prompts_give_their_state_only() -> None:
+    tiny = loaded(seed=3)
+    asked = reply.chat(Lean(tiny.model), tiny.tokenizer, PROMPTS, tiny.ends)
+    state, answers = reply.answers(asked, 1, 8)
+    same, some = reply.answers(asked, 1, 8, silent=2)
+    assert torch.equal(state, same)
+    assert some == answers[2:]
+
+
+def test_the_last_layer_is_whole_where_it_is_asked_for() -> None:
+    """Only a pass without `last` leaves out what nobody reads of the model's last layer: directions read it at several positions."""
+    tiny = loaded()
+    lean = Lean(tiny.model)
+    x = lean.embed(torch.arange(20).view(2, 10))
+    start = torch.zeros(2, dtype=torch.int64)
+    whole, short = lean.step(x, 0, lean.memory(10, start), 4), lean.step(x, 0, lean.memory(10, start))
+    assert whole.shape == x.shape
+    assert short.shape == (2, 1, x.shape[2])
+    assert torch.allclose(whole[:, -1:], short, atol=1e-5)
+    assert torch.allclose(whole, lean.window(x, 0, 4), atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_pass_that_is_not_the_models_is_refused(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny, cut = loaded(dtype=dtype), bench(loaded()).windows
+    panel.Base(tiny.model, cut)
+    plain = Lean.rotation
+    monkeypatch.setattr(Lean, "rotation", lambda self, positions: plain(self, positions * 1.01))
+    with pytest.raises(BadRequest, match="LlamaForCausalLM: the lean pass over its layers does not give the model's own result"):
+        panel.Base(tiny.model, cut)
 
 
 def test_unsupported_models() -> None:

@@ -1,5 +1,6 @@
 """The in-process panel against fp64 over the whole vocabulary, on random models and on the real one."""
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 
 from bench.errors import BadRequest, InvalidMeasurement
 from bench.kld import capture, distance, inprocess, local, model, windows
+from bench.kld import head as heads
 from bench.kld.inprocess import Stock
 from tests.lab.kld import tiny
 
@@ -82,6 +84,20 @@ def test_the_stock_is_that_of_the_models_own_forward() -> None:
     after = [edited(torch.tensor([window.tokens[:-1]])).logits[0].double().log_softmax(1).detach() for window in tiny.windows(2)]
     truth = torch.stack([(p.exp() * (p - q)).sum(1) for p, q in zip(logits, after, strict=True)])
     assert float((stock.score(0).kld - truth).abs().max()) <= 2e-5
+
+
+@pytest.mark.parametrize("form", ["packed", "plain"])
+def test_what_follows_a_product(form: str) -> None:
+    draw = torch.Generator().manual_seed(1)
+    x, weight, other = (torch.randn(shape, generator=draw) for shape in ((2, 7, 24), (40, 24), (2, 7, 40)))
+    of = heads.product(weight, 8) if form == "packed" else functools.partial(heads.plain, weight)
+    bare, kept = x @ weight.T, (x.clone(), other.clone())
+    assert torch.allclose(of(x), bare, atol=1e-5)
+    assert torch.allclose(of(x, "silu"), bare / (1 + (-bare).exp()), atol=1e-5)
+    assert torch.allclose(of(x, "add", other), bare + other, atol=1e-5)
+    assert torch.allclose(of(x, "mul", other), bare * other, atol=1e-5)
+    assert torch.equal(x, kept[0])
+    assert torch.equal(other, kept[1])
 
 
 def test_an_edited_head_takes_the_general_form() -> None:
