@@ -48,6 +48,16 @@ class Memory:
     used: int = 0
     products: list[Products] | None = None
 
+    def of(self, rows: Tensor, used: int) -> Memory:
+        """A copy of some rows, to go on at position `used`."""
+        keys, values = [each[rows] for each in self.keys], [each[rows] for each in self.values]
+        return Memory(keys, values, self.start[rows], self.prefix, used, self.products)
+
+    def put(self, rows: Tensor, part: Memory, layers: slice) -> None:
+        """Take back what `of` gave, for these layers."""
+        for whole, some in zip(self.keys[layers] + self.values[layers], part.keys[layers] + part.values[layers], strict=True):
+            whole[rows] = some
+
     def keep(self, rows: Tensor) -> None:
         """Drop all rows but these."""
         self.keys = [each[rows] for each in self.keys]

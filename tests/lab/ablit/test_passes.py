@@ -22,7 +22,9 @@ def test_window_is_the_models_own() -> None:
 
 @pytest.mark.parametrize("first", [0, 2])
 @pytest.mark.parametrize("shared", ["", "what all begin with: "])
-def test_answers_are_those_of_generate(first: int, shared: str) -> None:
+@pytest.mark.parametrize("alike", [1, 3, 8])
+def test_answers_are_those_of_generate(first: int, shared: str, alike: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reply, "_ALIKE", alike)
     tiny = loaded(seed=3)
     lean, texts = Lean(tiny.model), [shared + prompt for prompt in PROMPTS]
     _, open_ended = reply.answers(reply.chat(lean, tiny.tokenizer, texts, frozenset()), first, 12)
