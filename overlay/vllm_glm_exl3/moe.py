@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from vllm.config import CUDAGraphMode
+from vllm.config.vllm import get_current_vllm_config_or_none
 from vllm.logger import init_logger
 from vllm.model_executor.layers.fused_moe.config import FusedMoEConfig
 from vllm.model_executor.layers.fused_moe.fused_moe_method_base import FusedMoEMethodBase
@@ -28,6 +30,7 @@ class Exl3MoEMethod(FusedMoEMethodBase):
         self.config, self.prefix = config, prefix
         self.settings = settings.read()
         self.limit = float(moe.swiglu_limit or 0.0)  # 0: none
+        self.graphs = _captures_graphs()
 
     def get_fused_moe_quant_config(self, layer: torch.nn.Module) -> None:
         return None
@@ -81,7 +84,7 @@ class Exl3MoEMethod(FusedMoEMethodBase):
         else:
             layer.exl3_loader.check_complete()
             layer.exl3_codebook = layer.exl3_loader.codebook(self.config.spec.codebook)
-        layer.exl3_path = paths.choose(self.settings.path, layer.exl3_codebook, self.limit, layer.w2_trellis.is_cuda)
+        layer.exl3_path = paths.choose(self.settings.path, layer.exl3_codebook, self.limit, layer.w2_trellis.is_cuda, self.graphs)
         layer.exl3_tables = None
         if layer.exl3_path == "fused":
             layer.exl3_tables = pointer_tables(*ops.stacked(_stack(layer, "w13"), _stack(layer, "w2")))
@@ -98,6 +101,12 @@ class Exl3MoEMethod(FusedMoEMethodBase):
             x, topk_ids, topk_weights, layer.expert_map, *_stack(layer, "w13"), *_stack(layer, "w2"), layer.exl3_tables,
             layer.exl3_codebook, self.limit, layer.exl3_path, self.settings.rows, self.settings.deterministic,
         )  # fmt: skip
+
+
+def _captures_graphs() -> bool:
+    """Of the engine whose model is being made; False outside of one."""
+    config = get_current_vllm_config_or_none()
+    return config is not None and config.compilation_config.cudagraph_mode not in (None, CUDAGraphMode.NONE)
 
 
 def _stack(layer: Any, stem: str) -> tuple[Tensor, Tensor, Tensor]:

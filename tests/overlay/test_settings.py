@@ -52,6 +52,35 @@ def test_path_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         paths.choose("fused", codec.INST3, 0.0, True)
 
 
+@pytest.mark.parametrize(
+    ("wanted", "book", "said"),
+    [
+        ("torch", codec.MCG, r"torch path \(EXL3_MOE_PATH=torch\)"),
+        ("loop", codec.MCG, r"loop path \(EXL3_MOE_PATH=loop\)"),
+        ("auto", codec.INST3, r"loop path \(exl3_moe has no instance for codebook 3inst\)"),
+    ],
+)
+def test_a_path_that_waits_for_the_gpu_is_not_captured(wanted: str, book: int, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ext, "load", lambda: None)
+    with pytest.raises(NoPath, match=f"{said} cannot be in CUDA graphs; --enforce-eager"):
+        paths.choose(wanted, book, 0.0, True, graphs=True)
+    assert paths.choose("auto", codec.MCG, 0.0, True, graphs=True) == "fused"
+    assert paths.choose("torch", codec.MCG, 0.0, False, graphs=True) == "torch"  # no GPU, no graphs
+
+
+def test_whether_the_engine_captures() -> None:
+    pytest.importorskip("vllm")
+    from vllm.config import CompilationConfig, CUDAGraphMode, VllmConfig, set_current_vllm_config
+    from vllm_glm_exl3.moe import _captures_graphs
+
+    assert not _captures_graphs()
+    for mode, captures in ((CUDAGraphMode.NONE, False), (CUDAGraphMode.PIECEWISE, True), (CUDAGraphMode.FULL_DECODE_ONLY, True)):
+        config = VllmConfig(compilation_config=CompilationConfig())
+        config.compilation_config.cudagraph_mode = mode
+        with set_current_vllm_config(config):
+            assert _captures_graphs() is captures
+
+
 def test_without_the_extension() -> None:
     if ext.available():
         pytest.skip("exllamav3_ext is here")
