@@ -21,12 +21,15 @@ PARTS = ("rows", "live", "costs")
 
 
 class Cost(Fact):
-    """CPU time per 1,000 one-token chunks of one tool: from the difference of a long and a short run, so that its start costs nothing."""
+    """CPU time per 1,000 one-token chunks of one tool: from the difference of a long and a short run, so that its start costs nothing.
+    short_cpu_s, long_cpu_s: of every such run, of which the least counts."""
 
     peer: str
     streams: int
     gap_s: float
     cpu_s_per_1000: float | None
+    short_cpu_s: tuple[float, ...] = ()
+    long_cpu_s: tuple[float, ...] = ()
     failure: str | None = None
 
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.peers import runs
-from bench.peers.__main__ import main
+from bench.peers import ours, runs
+from bench.peers.__main__ import cost, main
 from bench.peers.judged import judge
-from bench.peers.peer import Reported
+from bench.peers.peer import Peer, Reported
 from bench.peers.table import Cost, Receipt, cost_table, cost_verdict, joined, live_summary, live_table, summary_table, table, wrong
 from bench.scripted import Script, ScriptedServer
 from tests.bench.test_peers import TRUE
@@ -85,6 +85,26 @@ def test_the_table_of_a_real_server() -> None:
         "| spark-lab | +1.0% | +0.0% | +0.0% | +0.0% | -0.7% | 0 of 5 |",
         "| c 1 | - | - | - | - | - | 0 of 0 |",
     ]
+
+
+def test_the_least_of_three_runs_counts() -> None:
+    """(3.9 - 0.8) s for 7 x 32 requests of 500 tokens."""
+    given = iter([1.0, 4.0, 0.8, 3.9, 0.9, 4.6])
+    asked: list[int] = []
+
+    def measure(peer: Peer, case: runs.Case) -> runs.Row:
+        asked.append(case.requests)
+        return receipt().rows[0].model_copy(update={"cpu_s": next(given)})
+
+    found = cost(ours.PEER, measure, lambda line: None)
+    assert asked == [32, 256, 32, 256, 32, 256]
+    assert found.cpu_s_per_1000 == 0.02768
+    assert (found.short_cpu_s, found.long_cpu_s) == ((1.0, 0.8, 0.9), (4.0, 3.9, 4.6))
+
+
+def test_a_run_that_failed_has_no_cost() -> None:
+    found = cost(ours.PEER, lambda peer, case: receipt().rows[2], lambda line: None)
+    assert (found.cpu_s_per_1000, found.failure) == (None, "exit status 1;\nit said: a|b")
 
 
 def test_the_goal_of_the_cost() -> None:
