@@ -100,8 +100,8 @@ def test_an_interrupted_ship_leaves_nothing_behind(user: User, hosts: tuple[Host
     print(f"{time.monotonic() - begin:.1f} s\n{done.err}")
     assert done.code == 1
     assert "Traceback" not in done.err
-    assert wait_until(lambda: not twin.processes(head, "docker save") and not twin.processes(worker, "docker load"), 10)
-    assert wait_until(lambda: images.names(head) == {image.TAG, NAME}, 10)
+    assert wait_until(lambda: not twin.processes(head, "docker save") and not twin.processes(worker, "docker load"), 60)
+    assert wait_until(lambda: images.names(head) == {image.TAG, NAME}, 60)
     assert images.names(worker) == {image.TAG}
     assert [twin.lock(host) for host in hosts] == [None, None]
 
