@@ -61,7 +61,8 @@ def user(folder: Path, **settings: str) -> twin.User:
     code = folder / "code"
     for name in CODE:
         shutil.copytree(twin.ROOT / name, code / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(twin.ROOT / "tasks.py", code)
+    for name in ("tasks.py", "pyproject.toml"):
+        shutil.copy(twin.ROOT / name, code)
     shutil.copy(KIT, code / "kits")
     plain = twin.User.at(folder / "state")
     return replace(plain, env={**plain.env, "KIT": "triplet", **settings}, folder=code)
