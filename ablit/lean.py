@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,15 +17,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from bench.errors import BadRequest
-from bench.kld.head import plain, product
+from bench.kld.head import product
 
-Product = Callable[..., Tensor]  # as bench.kld.head.product gives
+Product = Callable[[Tensor], Tensor]  # as bench.kld.head.product gives
 _ROWS = 64  # of a pass with packed weights: an answer's step has a row a prompt, the prompts' own pass some hundreds
 
 
 @dataclass(frozen=True)
 class Products:
-    """The products with weights in a layer, the residual's read and written parts; read from the weights at call or when packed."""
+    """The products with weights in a layer. `qkv` gives the features of a query's or key's head in the order of `_pairs`."""
 
     qkv: Product
     gate: Product
@@ -38,7 +39,7 @@ class Memory:
     """Keys and values of all layers, [rows, kv heads, room, head], of which the first `used` positions are filled.
 
     The first `prefix` positions are the same text in every row; from there to `start` [rows] a row has padding, which nobody sees.
-    `products`: of Lean.packed, for passes in which no weight changes; without them each pass reads the weights as they then are.
+    `products`: of Lean.packed, for passes in which no weight changes; without them each pass reads what edits touch as it then is.
     """
 
     keys: list[Tensor]
@@ -66,7 +67,8 @@ class Memory:
 
 
 class Lean:
-    """`model`: a transformers LlamaForCausalLM without biases; its weights are used in place, so an edit of them is seen at once."""
+    """`model`: a transformers LlamaForCausalLM without biases. What edits touch (o_proj, down_proj) is used in place, so an edit is seen
+    at once; of the rest of the layers and the head, copies are kept."""
 
     def __init__(self, model: Any) -> None:
         config = model.config
@@ -82,46 +84,46 @@ class Lean:
         self.heads, self.kv = int(config.num_attention_heads), int(config.num_key_value_heads)
         self.size = int(getattr(config, "head_dim", None) or config.hidden_size // self.heads)
         self.frequency: Tensor = model.model.rotary_emb.inv_freq.float()
-        self._plain = [_products(layer) for layer in self.layers]
-        self._unedited: list[tuple[Product, ...]] = []
+        self._unedited = [self._copied(layer) for layer in self.layers]
+        self._plain = [Products(*kept, *_read(layer)) for kept, layer in zip(self._unedited, self.layers, strict=True)]
 
     def packed(self, first: int = 0) -> list[Products] | None:
-        """Products of the layers from `first` on with their weights as they are now, copied into the processor's order.
-
-        What no edit touches is copied once, for the life of this object: the copies are as large as the layers. None for bf16.
-        """
+        """Products of the layers from `first` on with their weights as they are now, copied into the processor's order. None for bf16."""
         if self.embedding.dtype != torch.float32:
             return None
-        if not self._unedited:
-            self._unedited = [_packed(_qkv(layer), layer.mlp.gate_proj.weight, layer.mlp.up_proj.weight) for layer in self.layers]
-        edited = [_packed(layer.self_attn.o_proj.weight, layer.mlp.down_proj.weight) for layer in self.layers[first:]]
+        edited = [(layer.self_attn.o_proj.weight, layer.mlp.down_proj.weight) for layer in self.layers[first:]]
         unused: list[Any] = [None] * first
-        return unused + [Products(*a, *b) for a, b in zip(self._unedited[first:], edited, strict=True)]
+        kept = zip(self._unedited[first:], edited, strict=True)
+        return unused + [Products(*rest, product(out, _ROWS), product(down, _ROWS)) for rest, (out, down) in kept]
 
     def embed(self, ids: Tensor) -> Tensor:
         """[rows, time] -> [rows, time, hidden]."""
         return functional.embedding(ids, self.embedding)
 
-    def rotation(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosine and signed sine [rows, time, 1, head] for positions [rows, time], computed in fp32."""
+    def rotation(self, positions: Tensor) -> Tensor:
+        """Complex [rows, time, 1, head / 2] of length 1, by which positions [rows, time] turn a pair of features."""
         angle = (positions.unsqueeze(-1).float() * self.frequency).unsqueeze(2)
-        cosine, sine = angle.cos().to(self.embedding.dtype), angle.sin().to(self.embedding.dtype)
-        return torch.cat([cosine, cosine], dim=-1), torch.cat([-sine, sine], dim=-1)
+        return torch.polar(torch.ones_like(angle), angle)
 
     def memory(self, room: int, start: Tensor, prefix: int = 0) -> Memory:
         shape = (len(start), self.kv, room, self.size)
         empty = [torch.zeros(shape, dtype=self.embedding.dtype) for _ in range(2 * len(self.layers))]
         return Memory(empty[::2], empty[1::2], start, prefix)
 
-    def window(self, x: Tensor, first: int, last: int, packed: list[Products] | None = None) -> Tensor:
+    def attend(self, x: Tensor, number: int) -> Tensor:
+        """What layer `number` attends to in whole texts, [rows, time, heads * head], from the residual that enters it. No edit below or in
+        that layer's o_proj changes it."""
+        q, k, v = self._qkv(self.layers[number], self._plain[number], x, self.rotation(torch.arange(x.shape[1]).unsqueeze(0)))
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).transpose(1, 2).flatten(2)
+
+    def window(self, x: Tensor, first: int, last: int, packed: list[Products] | None = None, attended: Tensor | None = None) -> Tensor:
         """Whole texts: the residual [rows, time, hidden] that enters layer `first` -> the one that leaves layer `last` - 1.
 
-        packed: of self.packed; without them the weights are read as they are.
+        packed: of self.packed; without them the weights are read as they are. attended: what `attend` gives of layer `first`, if known.
         """
-        turn = self.rotation(torch.arange(x.shape[1]).unsqueeze(0))
-        for layer, products in zip(self.layers[first:last], (packed or self._plain)[first:last], strict=True):
-            q, k, v = self._qkv(layer, products, x, turn)
-            x = self._rest(layer, products, x, functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True))
+        for number in range(first, last):
+            seen = attended if number == first and attended is not None else self.attend(x, number)
+            x = self._rest(self.layers[number], (packed or self._plain)[number], x, seen)
         return x
 
     def step(self, x: Tensor, first: int, memory: Memory, last: int | None = None) -> Tensor:
@@ -145,7 +147,8 @@ class Lean:
             k, v = memory.keys[number][:rows, :, :end], memory.values[number][:rows, :, :end]
             if last is None and number == len(self.layers) - 1:
                 q, x, mask = q[:, :, -1:], x[:, -1:], mask[:, :, -1:]
-            x = self._rest(layer, products, x, functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True))
+            attended = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
+            x = self._rest(layer, products, x, attended.transpose(1, 2).flatten(2))
         return x
 
     def final(self, x: Tensor) -> Tensor:
@@ -158,40 +161,43 @@ class Lean:
         wide = x.float()
         return weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)).to(x.dtype)
 
-    def _qkv(self, layer: Any, products: Products, x: Tensor, turn: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    def _qkv(self, layer: Any, products: Products, x: Tensor, turn: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         heads = products.qkv(self._rms(x, layer.input_layernorm.weight)).view(*x.shape[:2], -1, self.size)
-        turned = _turned(heads[:, :, : self.heads + self.kv], *turn).transpose(1, 2)
-        return turned[:, : self.heads], turned[:, self.heads :], heads[:, :, self.heads + self.kv :].transpose(1, 2)
+        both = self.heads + self.kv
+        turned = _turned(heads[:, :, :both], turn).transpose(1, 2)
+        return turned[:, : self.heads], turned[:, self.heads :], heads[:, :, both:].transpose(1, 2)
 
     def _rest(self, layer: Any, products: Products, x: Tensor, attended: Tensor) -> Tensor:
-        x = products.out(attended.transpose(1, 2).flatten(2), "add", x)
+        x = products.out(attended).add_(x)
         normed = self._rms(x, layer.post_attention_layernorm.weight)
-        return products.down(products.up(normed, "mul", products.gate(normed, "silu")), "add", x)
+        return products.down(functional.silu(products.gate(normed), inplace=True).mul_(products.up(normed))).add_(x)
+
+    def _copied(self, layer: Any) -> tuple[Product, Product, Product]:
+        at, mlp = layer.self_attn, layer.mlp
+        qkv = torch.cat([self._pairs(at.q_proj.weight), self._pairs(at.k_proj.weight), at.v_proj.weight])
+        keep = partial(product, rows=_ROWS) if qkv.dtype == torch.float32 else _linear
+        return keep(qkv), keep(mlp.gate_proj.weight), keep(mlp.up_proj.weight)
+
+    def _pairs(self, weight: Tensor) -> Tensor:
+        """[heads * head, hidden] with the two features that a rotation mixes beside each other: a complex number each. The model has them
+        half a head apart; attention is the same sum in another order."""
+        return weight.view(-1, 2, self.size // 2, weight.shape[1]).transpose(1, 2).flatten(0, 2)
 
 
-def _packed(*weights: Tensor) -> tuple[Product, ...]:
-    return tuple(product(weight, _ROWS) for weight in weights)
+def _linear(weight: Tensor) -> Product:
+    return partial(functional.linear, weight=weight)
 
 
-def _products(layer: Any) -> Products:
+def _read(layer: Any) -> tuple[Product, Product]:
     """Of the weights as they are when called."""
-    at, mlp = layer.self_attn, layer.mlp
-
-    def of(*parts: Any) -> Product:
-        return lambda x, *then: plain(parts[0].weight if len(parts) == 1 else torch.cat([part.weight for part in parts]), x, *then)
-
-    return Products(of(at.q_proj, at.k_proj, at.v_proj), of(mlp.gate_proj), of(mlp.up_proj), of(at.o_proj), of(mlp.down_proj))
+    return lambda x: functional.linear(x, layer.self_attn.o_proj.weight), lambda x: functional.linear(x, layer.mlp.down_proj.weight)
 
 
-def _qkv(layer: Any) -> Tensor:
-    at = layer.self_attn
-    return torch.cat([at.q_proj.weight, at.k_proj.weight, at.v_proj.weight])
-
-
-def _turned(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Rotary embedding of x [rows, time, heads, head]; `sine` has the sign of each half."""
-    swapped = x.unflatten(-1, (2, -1)).flip(-2).flatten(-2)
-    return torch.addcmul(x * cosine, swapped, sine)
+def _turned(x: Tensor, turn: Tensor) -> Tensor:
+    """Rotary embedding of x [rows, time, heads, head], whose features are in pairs; in place in fp32."""
+    wide = x if x.dtype == torch.float32 else x.float()
+    torch.view_as_complex(wide.unflatten(-1, (-1, 2))).mul_(turn)
+    return wide.to(x.dtype)
 
 
 def unsupported(model: Any) -> str | None:

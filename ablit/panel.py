@@ -43,6 +43,7 @@ class Base(Stock):
     def __init__(self, model: Any, windows: Sequence[KldWindow], *, entries: Sequence[int] = (), batch: int = 2) -> None:
         self.lean = Lean(model)
         self._unedited = self.lean.packed()
+        self._attended: dict[int, list[Tensor]] = {}
         super().__init__(model, windows, entries=entries, batch=batch)
         del self._unedited
         if not self.head.plain:
@@ -56,15 +57,18 @@ class Base(Stock):
         start = self._start(first_layer)
         with torch.inference_mode():
             packed = self.lean.packed(start)
-            return torch.cat([self.lean.final(self.lean.window(x, start, len(self.layers), packed)) for x in self._entries[start]])
+            pairs = zip(self._entries[start], self._attended[start], strict=True)
+            return torch.cat([self.lean.final(self.lean.window(x, start, len(self.layers), packed, seen)) for x, seen in pairs])
 
     def _stock_pass(self, ids: Tensor) -> Tensor:
-        """One batch through the unedited model; keeps the residuals that enter the layers named as entries."""
+        """One batch through the unedited model; keeps what enters the layers named as entries, and what these attend to."""
         first = not self._entries[0]
         x, entries = self.lean.embed(ids), sorted(self._entries)
         for start, end in itertools.pairwise([*entries, len(self.layers)]):
+            seen = self.lean.attend(x, start)
             self._entries[start].append(x)
-            x = self.lean.window(x, start, end, self._unedited)
+            self._attended.setdefault(start, []).append(seen)
+            x = self.lean.window(x, start, end, self._unedited, seen)
         final = self.lean.final(x)
         if first:
             self._as_the_model(ids[:1], final[:1])

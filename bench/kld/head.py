@@ -44,12 +44,12 @@ class Head:
         return same_bias and torch.equal(now.weight.float(), self.weight)
 
 
-def product(weight: Tensor, rows: int) -> Callable[..., Tensor]:
-    """x [about `rows`, hidden] -> x W^T for an fp32 `weight` that nobody changes. Called with `then` "silu", or "add" or "mul" and
-    `other` of the result's shape, that is done to the result while it is in the processor's cache.
+def product(weight: Tensor, rows: int) -> Callable[[Tensor], Tensor]:
+    """x [about `rows`, hidden] -> x W^T for an fp32 `weight` that nobody changes.
 
     Keeps a copy in the order in which the processor's kernels read it (oneDNN), where torch offers that: a plain product of few rows spends
-    up to a third of its time on bringing a large weight into that order, every time anew. Elsewhere the plain product.
+    up to a third of its time on bringing a large weight into that order, every time anew. Elsewhere the plain product. What follows a
+    product is better done apart from it: oneDNN's fused activation made the pair up to a tenth slower (AVX2, 128 to 2,048 rows).
     """
     try:
         packed = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
@@ -57,23 +57,12 @@ def product(weight: Tensor, rows: int) -> Callable[..., Tensor]:
             return functools.partial(_packed, packed)
     except (AttributeError, RuntimeError):
         pass  # a build of torch without oneDNN, or a processor for which it has no such kernel
-    return functools.partial(plain, weight)
+    return functools.partial(torch.nn.functional.linear, weight=weight)
 
 
-def _packed(weight: Tensor, x: Tensor, then: str = "none", other: Tensor | None = None) -> Tensor:
-    if other is None:
-        found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, None, "swish" if then == "silu" else then, [], "")
-    else:
-        found = torch.ops.mkldnn._linear_pointwise.binary(x, other, weight, None, then)
+def _packed(weight: Tensor, x: Tensor) -> Tensor:
+    found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
     return found
-
-
-def plain(weight: Tensor, x: Tensor, then: str = "none", other: Tensor | None = None) -> Tensor:
-    """What `product` gives, from a weight in torch's own order."""
-    found = torch.nn.functional.linear(x, weight)
-    if other is None:
-        return torch.nn.functional.silu(found, inplace=True) if then == "silu" else found
-    return found.add_(other) if then == "add" else found.mul_(other)
 
 
 def of(model: Any) -> Head:

@@ -20,6 +20,14 @@ def test_window_is_the_models_own() -> None:
     assert torch.allclose(lean.final(mine), tiny.model.model(ids).last_hidden_state, atol=1e-5)
 
 
+def test_what_the_first_layer_attends_to_need_not_be_formed_again() -> None:
+    lean, draw = Lean(loaded().model), torch.Generator().manual_seed(1)
+    x, other = torch.randn(2, 20, 32, generator=draw), torch.randn(2, 20, 32, generator=draw)
+    whole = lean.window(x, 1, 4)
+    assert torch.equal(lean.window(x, 1, 4, None, lean.attend(x, 1)), whole)
+    assert not torch.allclose(lean.window(x, 1, 4, None, lean.attend(other, 1)), whole, atol=1e-3)
+
+
 @pytest.mark.parametrize("first", [0, 2])
 @pytest.mark.parametrize("shared", ["", "what all begin with: "])
 @pytest.mark.parametrize("alike", [1, 3, 8])
