@@ -45,9 +45,8 @@ def _by_status(status: int, kinds: set[str], label: str, has_token: bool, wait: 
     if "GatedRepoError" in kinds:
         return Why(f"{label} is gated ({status})", f"accept its terms on the Hub's page, then {_TOKEN}", other_repository=True)
     if "RevisionNotFoundError" in kinds:
-        return Why(
-            f"{label} has no such revision", "MODEL_REVISION must be a commit of MODEL: see its history on the Hub", other_repository=True
-        )
+        hint = "name a commit that its history on the Hub shows (of the served model: MODEL_REVISION)"
+        return Why(f"{label} has no such revision", hint, other_repository=True)
     if status in (401, 403):
         why = "the token was not accepted" if has_token else "no token is set"
         hint = f"check the name; for a private repository: {_TOKEN}"

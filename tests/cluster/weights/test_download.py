@@ -203,7 +203,7 @@ def test_no_such_repository_and_no_such_revision(head: Head) -> None:
     refused(
         head.download(MODEL_REVISION=OTHER_REVISION),
         "lab/tiny@bbbbbbbbbbbb has no such revision",
-        "MODEL_REVISION must be a commit of MODEL",
+        "name a commit that its history on the Hub shows (of the served model: MODEL_REVISION)",
     )
 
 
