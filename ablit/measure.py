@@ -11,7 +11,8 @@ variation of every eighth position in it. exactness: see measure_exact.py.
 replies: first-token KLD of 16 prompts and 16 answers of 40 tokens, as PyPI heretic-llm 1.4 does for a trial, beside heretic itself in an
 environment of its own (measure_heretic.py); same model, prompts, fp32; how many answers are the same text is counted.
 
-CPU seconds of the process are compared: other work on the machine does not change them much.
+CPU seconds of the process are compared: other work on the machine does not change them much. The machine's own speed drifts by a tenth
+within minutes, so the two sides take turns.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -140,47 +143,63 @@ def compare_replies(direction: Path, python: Path) -> dict[str, Any]:
     good, bad = (prompts.shipped(side, "held-out").first(PROMPTS) for side in ("direct", "long"))
     asked = reply.chat(lean, loaded.tokenizer, [*good.texts, *bad.texts], loaded.ends)
     was = reply.begun(asked, 0, 0)[0][:PROMPTS]
-    trials, said = [], []
-    for alpha in ALPHAS:
-        spec = EditSpec(direction=vectors.id, layers=LAYERS, alpha=alpha)
-        (kld, answers), spent = timed(partial(our_trial, loaded, asked, was, spec, vectors))
-        trials.append({"alpha": alpha, "first_token_kld": kld, **spent})
-        said.append(answers)
-        say(f"ours: {trials[-1]}")
-    theirs = _heretic(python, good, bad, vectors)
-    same = [sum(a == b for a, b in zip(mine, each.pop("answers"), strict=True)) for mine, each in zip(said, theirs["trials"], strict=True)]
+    ours, theirs = [], []
+    with _heretic(python, good, bad, vectors) as (versions, their_trial):
+        for alpha in ALPHAS:
+            spec = EditSpec(direction=vectors.id, layers=LAYERS, alpha=alpha)
+            (kld, answers), spent = timed(partial(our_trial, loaded, asked, was, spec, vectors))
+            their = their_trial(alpha)
+            same = sum(a == b for a, b in zip(answers, their.pop("answers"), strict=True))
+            ours.append({"alpha": alpha, "first_token_kld": kld, "same_answers": same, **spent})
+            theirs.append(their)
+            say(f"ours: {ours[-1]}; heretic: {their}")
     return {
         "prompts": [good.name, bad.name],
         "count": PROMPTS,
         "reply_tokens": REPLY_TOKENS,
         "dtype": "float32",
-        "ours": trials,
-        "heretic": theirs,
-        "same_answers": same,
-        "ratio": _ratio(theirs["trials"][1:], trials[1:]),
+        "ours": ours,
+        "heretic": {**versions, "trials": theirs},
+        "ratio": _ratio(theirs[1:], ours[1:]),
     }
 
 
-def _heretic(python: Path, good: prompts.Prompts, bad: prompts.Prompts, vectors: edit.Vectors) -> dict[str, Any]:
-    folder = converted(cache() / model.LOCAL, say)
+@contextmanager
+def _heretic(
+    python: Path, good: prompts.Prompts, bad: prompts.Prompts, vectors: edit.Vectors
+) -> Iterator[tuple[dict[str, Any], Callable[[float], dict[str, Any]]]]:
+    """heretic with its model loaded: its versions, and what makes a trial at an alpha."""
     job = {
-        "model": str(folder),
+        "model": str(converted(cache() / model.LOCAL, say)),
         "system": SYSTEM,
         "good": good.texts,
         "bad": bad.texts,
         "reply_tokens": REPLY_TOKENS,
         "direction": vectors.tensor.tolist(),
-        "alphas": ALPHAS,
     }
     # -P: this folder has a datasets.py, which heretic would import in place of the package
-    script = Path(__file__).with_name("measure_heretic.py")
+    words = [str(python), "-P", str(Path(__file__).with_name("measure_heretic.py"))]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run([str(python), "-P", str(script)], input=json.dumps(job), capture_output=True, text=True, env=environment)
-    if done.returncode:
-        raise SystemExit(f"heretic failed: {done.stderr[-2000:]}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    say(f"heretic: {[{**each, 'answers': len(each['answers'])} for each in found['trials']]}")
-    return found
+    with (
+        tempfile.TemporaryFile("w+") as said,
+        subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True, env=environment) as process,
+    ):
+        assert process.stdin is not None
+        assert process.stdout is not None
+
+        def answer(line: str) -> dict[str, Any]:
+            with suppress(BrokenPipeError):  # it ended: what it said tells why
+                print(line, file=process.stdin, flush=True)
+            found = process.stdout.readline() if process.stdout else ""
+            if not found:
+                said.seek(0)
+                raise SystemExit(f"heretic failed: {said.read()[-2000:]}")
+            return dict(json.loads(found))
+
+        try:
+            yield answer(json.dumps(job)), lambda alpha: answer(str(alpha))
+        finally:
+            process.stdin.close()
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
 """heretic-llm's own trial, timed. Runs in an environment that has PyPI heretic-llm 1.4 and nothing of this project; called by measure.py.
 
-Reads {"model", "system", "good", "bad", "reply_tokens", "direction", "alphas"} on stdin; the last line of stdout is JSON. A trial is
-what heretic's objective does: reset, abliterate, first-token log-probabilities of the good prompts, answers to the bad ones.
+The first line of stdin is {"model", "system", "good", "bad", "reply_tokens", "direction"}, every other one the alpha of a trial; each is
+answered by a line of JSON on stdout: the versions, then the trials. A trial is what heretic's objective does: reset, abliterate,
+first-token log-probabilities of the good prompts, answers to the bad ones.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import importlib.metadata
 import json
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-job = json.load(sys.stdin)
+job = json.loads(sys.stdin.readline())
 sys.argv = ["heretic", "--model", job["model"]]
 
 from heretic.config import Settings  # noqa: E402
@@ -42,7 +44,7 @@ def trial(model: Any, good: Any, bad: Any, base: Any, directions: Any, alpha: fl
     }
 
 
-def main() -> list[dict[str, Any]]:
+def answers() -> Iterator[dict[str, Any]]:
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     settings = Settings(
@@ -58,9 +60,12 @@ def main() -> list[dict[str, Any]]:
     direction = torch.nn.functional.normalize(torch.tensor(job["direction"]), dim=0)
     directions = direction.expand(len(model.get_layers()) + 2, -1).contiguous()
     base = model.get_logprobs_batched(good)
-    return [trial(model, good, bad, base, directions, alpha) for alpha in job["alphas"]]
+    yield {"version": importlib.metadata.version("heretic-llm"), "torch": torch.__version__}
+    for line in sys.stdin:
+        yield trial(model, good, bad, base, directions, float(line))
 
 
-with contextlib.redirect_stdout(sys.stderr):
-    trials = main()
-print(json.dumps({"version": importlib.metadata.version("heretic-llm"), "torch": torch.__version__, "trials": trials}))
+ours = sys.stdout
+with contextlib.redirect_stdout(sys.stderr):  # heretic says what it does
+    for answer in answers():
+        print(json.dumps(answer), file=ours, flush=True)
