@@ -79,13 +79,13 @@ def prepare(loaded: Loaded, asks: Sequence[Ask], per_stratum: int | None, entrie
     return Bench(loaded, base, cut, sides, f"{sealed.name} {sealed.sha256[:12]}", spent)
 
 
-def point(bench: Bench, spec: EditSpec, vectors: Vectors) -> Receipt:
-    """Measure one edit; the model is unedited again afterwards. Raises BadRequest, InvalidMeasurement."""
+def point(bench: Bench, spec: EditSpec, vectors: Vectors, keep: Sequence[int] = ()) -> Receipt:
+    """Measure one edit; the model is unedited again afterwards. keep: as of panel.Base.measure. Raises BadRequest, InvalidMeasurement."""
     first = min(spec.layers)
     started = time.process_time()
     with edited(bench.loaded.model, spec, vectors) as edits:
         applied = time.process_time()
-        distances = bench.base.measure(first)
+        distances = bench.base.measure(first, edits, keep)
         halfway = time.process_time()
         behaviour = tuple(_side(side, first) for side in bench.sides)
     spent = {"edit": applied - started, "panel": halfway - applied, "behaviour": time.process_time() - halfway}

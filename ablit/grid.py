@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -41,7 +41,7 @@ class Grid:
         for alpha, seed in itertools.product(self.control_alphas, self.seeds):
             control = random_like(real, seed)
             found.append((self._spec(control, widest, alpha), control))
-        for chosen, alpha in itertools.product(self.ranges, self.alphas):
+        for alpha, chosen in itertools.product(self.alphas, self.ranges):  # what points have in common is measured together
             if alpha:
                 found.append((self._spec(real, chosen, alpha), real))
         return found
@@ -49,3 +49,16 @@ class Grid:
     def _spec(self, direction: Named, layers: tuple[int, ...], alpha: float) -> EditSpec:
         """The twin has no kernel: it is the same edit, none, with any."""
         return EditSpec(direction=direction.id, layers=layers, alpha=alpha, kernel=self.kernel if alpha else None, targets=self.targets)
+
+
+def forks(specs: Sequence[EditSpec]) -> dict[EditSpec, tuple[int, ...]]:
+    """For each edit, the layers at which another one that is the same below goes another way: up to there, they are one computation."""
+    found: dict[EditSpec, set[int]] = {spec: set() for spec in specs}
+    for one, other in itertools.combinations(found, 2):
+        if one.model_copy(update={"layers": other.layers}) == other:
+            common = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one.layers, other.layers, strict=False)))
+            if common:
+                at = min(spec.layers[common] for spec in (one, other) if len(spec.layers) > common)
+                found[one].add(at)
+                found[other].add(at)
+    return {spec: tuple(sorted(layers)) for spec, layers in found.items()}

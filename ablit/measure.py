@@ -35,6 +35,7 @@ from torch import Tensor
 from vllm_glm_exl3.ablation import formula
 
 from ablit import directions, edit, measure_exact, model, panel, prompts, reply
+from ablit.grid import forks
 from ablit.lean import Lean
 from ablit.model import Loaded
 from ablit.provenance import tool
@@ -89,9 +90,11 @@ def compare_panel(direction: Path, per_stratum: int | None) -> dict[str, Any]:
     ranges = [formula.layers(text, len(lean.layers)) for text in RANGES]
     base, once = timed(lambda: panel.Base(loaded.model, cut, entries=[layers[0] for layers in ranges]))
     points: list[dict[str, Any]] = []
-    for layers in ranges:
-        with edit.edited(loaded.model, EditSpec(direction=vectors.id, layers=layers, alpha=2.0), vectors):
-            found, ours = timed(partial(base.measure, layers[0]))
+    keep = forks([EditSpec(direction=vectors.id, layers=layers, alpha=2.0) for layers in ranges])
+    for spec, at in keep.items():
+        layers = spec.layers
+        with edit.edited(loaded.model, spec, vectors) as edits:
+            found, ours = timed(partial(base.measure, layers[0], edits, at))
             full, plain = timed(partial(plain_point, loaded, ids, base.base.hidden.view(*ids.shape, -1), lean.head))
             error = worst(loaded, base, found)
         means = {"kld": float(found.kld.mean()), "plain_kld": float(full.mean()), "worst_error_against_fp64": error}

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ablit.lean import Lean
-from ablit.receipt import Panel
+from ablit.receipt import LayerEdit, Panel
 from ablit.receipt import Window as WindowFacts
 from bench.errors import BadRequest, InvalidMeasurement
 from bench.kld.inprocess import Stock, parts_of
@@ -33,6 +33,21 @@ class Distances:
     tv: Tensor
 
 
+@dataclass(frozen=True)
+class _Kept:
+    """What enters a layer and what it attends to, batch by batch, under the edits `below` it."""
+
+    below: tuple[tuple[int, str, str], ...]
+    entering: list[Tensor]
+    attended: list[Tensor]
+
+
+def _below(edits: Sequence[LayerEdit], layer: int) -> tuple[tuple[int, str, str], ...]:
+    """The weights below `layer` that are not the model's own, by their content."""
+    changed = (edit for edit in edits if edit.layer < layer and edit.before_sha256 != edit.after_sha256)
+    return tuple(sorted((edit.layer, edit.target, edit.after_sha256) for edit in changed))
+
+
 class Base(Stock):
     """The unedited pass, with what total variation needs beside that which `Stock` keeps: every TV_STRIDE-th distribution, as fp16.
 
@@ -44,6 +59,7 @@ class Base(Stock):
         self.lean = Lean(model)
         self._unedited = self.lean.packed()
         self._attended: dict[int, list[Tensor]] = {}
+        self._kept: dict[int, _Kept] = {}
         super().__init__(model, windows, entries=entries, batch=batch)
         del self._unedited
         if not self.head.plain:
@@ -54,11 +70,35 @@ class Base(Stock):
 
     def hidden(self, first_layer: int = 0) -> Tensor:
         """As `Stock.hidden`, in fp32."""
-        start = self._start(first_layer)
         with torch.inference_mode():
-            packed = self.lean.packed(start)
-            pairs = zip(self._entries[start], self._attended[start], strict=True)
-            return torch.cat([self.lean.final(self.lean.window(x, start, len(self.layers), packed, seen)) for x, seen in pairs])
+            return self._edited(first_layer)
+
+    def _edited(self, first: int, edits: Sequence[LayerEdit] = (), keep: Sequence[int] = ()) -> Tensor:
+        """The normed states, with the least that must be computed anew."""
+        start = self._start(first)
+        begun = _Kept((), self._entries[start], self._attended[start])
+        if not edits:
+            return self._through(begun, start, {})
+        for layer, kept in self._kept.items():
+            if layer > start and kept.below == _below(edits, layer):
+                start, begun = layer, kept
+        fresh = {layer: _Kept(_below(edits, layer), [], []) for layer in keep if layer > start}
+        found = self._through(begun, start, fresh)
+        self._kept |= fresh
+        return found
+
+    def _through(self, begun: _Kept, start: int, keep: dict[int, _Kept]) -> Tensor:
+        """The normed states from what enters layer `start`. What enters the layers in `keep` on the way is put there."""
+        packed, count, found = self.lean.packed(start), len(self.layers), []
+        for x, seen in zip(begun.entering, begun.attended, strict=True):
+            for first, last in itertools.pairwise([start, *sorted(keep), count]):
+                if first != start:
+                    seen = self.lean.attend(x, first)
+                    keep[first].entering.append(x)
+                    keep[first].attended.append(seen)
+                x = self.lean.window(x, first, last, packed, seen)
+            found.append(self.lean.final(x))
+        return torch.cat(found)
 
     def _stock_pass(self, ids: Tensor) -> Tensor:
         """One batch through the unedited model; keeps what enters the layers named as entries, and what these attend to."""
@@ -80,11 +120,15 @@ class Base(Stock):
         if not float((own - final).norm() / own.norm()) <= _ROUNDING[self.model.dtype]:
             raise BadRequest(f"{type(self.model).__name__}: the lean pass over its layers does not give the model's own result")
 
-    def measure(self, first: int) -> Distances:
-        """The model as it is now, of which no layer below `first` was edited."""
+    def measure(self, first: int, edits: Sequence[LayerEdit] = (), keep: Sequence[int] = ()) -> Distances:
+        """The model as it is now, of which no layer below `first` was edited.
+
+        edits: how it is edited. With them, layers below one that an earlier call was told to `keep` are not run again if their weights are
+        the same now as then: points of a sweep that differ in their last layer only have most of their work in common.
+        """
         found = []
         with torch.inference_mode():
-            hidden = self.hidden(first).flatten(0, 1)
+            hidden = self._edited(first, edits, keep).flatten(0, 1)
             for part, stock in zip(parts_of(len(hidden)), self._shares, strict=True):
                 kld, agree, _, e = self._cheap_part(part, hidden[part])
                 found.append((kld, agree, total_variation(stock, shares(e))))

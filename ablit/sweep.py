@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from ablit import evaluate, receipt
+from ablit import evaluate, grid, receipt
 from ablit.edit import Vectors, fits
 from ablit.evaluate import Bench
 from ablit.receipt import Receipt
@@ -38,11 +38,12 @@ def run(bench: Bench, points: Sequence[Point], folder: Path, say: Say) -> list[R
         fits(bench.loaded.model, spec, vectors)
     made: list[Receipt] = []
     spent: list[float] = []
+    forks = grid.forks([spec for spec, _ in points])
     try:
         for number, (spec, vectors) in enumerate(points, 1):
             started = time.monotonic()
             fresh: list[str] = []
-            made.append(measured(bench, spec, vectors, folder, fresh))
+            made.append(measured(bench, spec, vectors, folder, fresh, forks[spec]))
             spent += [time.monotonic() - started] if fresh else []
             say(_line(number, len(points), made[-1], spent, bool(fresh)))
     except KeyboardInterrupt:
@@ -50,13 +51,13 @@ def run(bench: Bench, points: Sequence[Point], folder: Path, say: Say) -> list[R
     return made
 
 
-def measured(bench: Bench, spec: EditSpec, vectors: Vectors, folder: Path, fresh: list[str]) -> Receipt:
-    """The finished receipt of the point, or a new one; a new one's id is added to `fresh`."""
+def measured(bench: Bench, spec: EditSpec, vectors: Vectors, folder: Path, fresh: list[str], keep: Sequence[int] = ()) -> Receipt:
+    """The finished receipt of the point, or a new one; a new one's id is added to `fresh`. keep: as of panel.Base.measure."""
     path = path_of(folder, bench, spec)
     known = finished(path)
     if known:
         return known
-    made = evaluate.point(bench, spec, vectors)
+    made = evaluate.point(bench, spec, vectors, keep)
     receipt.write(made, path)
     fresh.append(made.id)
     return made

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from ablit.grid import Grid
-from ablit.spec import Kernel
+from ablit.grid import Grid, forks
+from ablit.spec import EditSpec, Kernel
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ def test_twin_controls_grid() -> None:
         ("random-1 like real", (1, 2, 3), 2.0),
         ("random-2 like real", (1, 2, 3), 2.0),
         ("real", (2, 3), 1.0),
-        ("real", (2, 3), 2.0),
         ("real", (1, 2, 3), 1.0),
+        ("real", (2, 3), 2.0),
         ("real", (1, 2, 3), 2.0),
     ]
     assert {spec.targets for spec, _ in found} == {("o_proj",)}
@@ -40,3 +40,14 @@ def test_a_kernel_is_the_controls_too_and_not_the_twins() -> None:
     control = "random-7 like real"
     assert found == [("real", 0.0, None), (control, 1.0, kernel), (control, 3.0, kernel), ("real", 1.0, kernel)]
     assert {spec.targets for spec, _ in grid.points(Named("real"), drawn)} == {("o_proj", "down_proj")}
+
+
+def test_where_edits_that_begin_alike_part() -> None:
+    def spec(*layers: int, alpha: float = 1.0, direction: str = "a") -> EditSpec:
+        return EditSpec(direction=direction, layers=layers, alpha=alpha)
+
+    short, middle, long = spec(1, 2), spec(1, 2, 3, 4), spec(1, 2, 3, 4, 5, 6)
+    gap, other_start, stronger, another = spec(1, 2, 4), spec(2, 3, 4), spec(1, 2, 3, alpha=2.0), spec(1, 2, 3, direction="b")
+    found = forks([short, middle, long, gap, other_start, stronger, another])
+    # short ends before 3, where middle and long go on, and before 4, where gap does; middle and long part at 5; gap leaves both at 3
+    assert found == {short: (3, 4), middle: (3, 5), long: (3, 5), gap: (3, 4), other_start: (), stronger: (), another: ()}

@@ -1,10 +1,12 @@
 """The lean passes against transformers, and the panel against the definition in fp64."""
 
+from typing import Any
+
 import pytest
 import torch
 
 from ablit import panel, reply
-from ablit.edit import edited
+from ablit.edit import Vectors, edited
 from ablit.lean import Lean, causal, unsupported
 from ablit.spec import EditSpec
 from bench.errors import BadRequest, InvalidMeasurement
@@ -134,6 +136,40 @@ def test_panel_against_fp64_and_the_null_edit() -> None:
     tv = ((p - q).abs().sum(1) / 2)[:: panel.TV_STRIDE].view_as(found.tv)
     assert float((tv - found.tv).abs().max()) < 5e-4
     assert torch.equal(found.agree, (p.argmax(1) == q.argmax(1)).view_as(found.agree))
+
+
+def test_points_that_begin_alike_share_what_is_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = loaded()
+    base, rest = bench(tiny).base, Lean._rest
+    run: list[int] = []
+
+    def noted(lean: Lean, layer: Any, *others: Any) -> torch.Tensor:
+        run.append(lean.layers.index(layer))
+        return rest(lean, layer, *others)
+
+    monkeypatch.setattr(Lean, "_rest", noted)
+
+    def layers_of(direction: Vectors, alpha: float, *layers: int) -> list[int]:
+        """The layers that were run for the first windows; the figures are, to the bit, those of a bench that has seen no other point."""
+        run.clear()
+        spec = EditSpec(direction=direction.id, layers=layers, alpha=alpha)
+        with edited(tiny.model, spec, direction) as edits:
+            found, anew = base.measure(layers[0], edits, (2, 3)), list(run)
+            alone = base.measure(layers[0])
+        assert torch.equal(found.kld, alone.kld)
+        assert torch.equal(found.tv, alone.tv)
+        return anew[: len(anew) // len(base._entries[0])]
+
+    one, other = vectors(), vectors(6)
+    assert layers_of(one, 2, 1) == [1, 2, 3]
+    assert layers_of(one, 2, 1, 2) == [2, 3]
+    assert layers_of(one, 2, 1, 2, 3) == [3]
+    assert layers_of(one, 2, 1, 3) == [2, 3]
+    assert layers_of(one, 1, 1, 2, 3) == [1, 2, 3]  # another alpha
+    assert layers_of(other, 1, 1, 2, 3) == [1, 2, 3]  # another direction
+    assert layers_of(other, 1, 1, 2) == [3]
+    assert layers_of(other, 0, 1, 2) == [1, 2, 3]  # the twin
+    assert layers_of(one, 2, 2, 3) == [2, 3]  # stock enters 2, but its layer 2 is another
 
 
 def test_full_kld_by_hand() -> None:
