@@ -52,7 +52,7 @@ class Base(Stock):
     """The unedited pass, with what total variation needs beside that which `Stock` keeps: every TV_STRIDE-th distribution, as fp16.
 
     The layers are run by `Lean`, over weights in the processor's order, in the stock pass and in a point's alike: a null edit gives the
-    same bits. batch: windows at a time; two and their products stay in the cache.
+    same bits. batch: windows at a time; one to eight were equally fast.
     """
 
     def __init__(self, model: Any, windows: Sequence[KldWindow], *, entries: Sequence[int] = (), batch: int = 2) -> None:
