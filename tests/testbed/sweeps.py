@@ -24,7 +24,7 @@ DIRECTION = twin.ROOT / "results/ablation/brief-15.safetensors"
 FLAGS = ("--direction", str(DIRECTION), "--layers", "10-29", "--alphas", "2", "--windows", "1", "--speed-runs", "0")
 # One call after the other into one folder. The first one is whole by itself, and the next measures only what it adds.
 CALLS: Mapping[str, Sequence[Sequence[str]]] = {
-    "solo": tuple(("--prompts", "100", "--reply-tokens", "32", "--control-seeds", seeds) for seeds in ("1", "3")),
+    "solo": tuple(("--prompts", "4", "--reply-tokens", "4", "--control-seeds", seeds) for seeds in ("1", "3")),
     "triplet": (("--prompts", "4", "--reply-tokens", "4", "--control-seeds", "1"),),  # three ranks on two cores answer slowly
 }
 
