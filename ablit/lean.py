@@ -21,7 +21,6 @@ from bench.kld.head import product
 
 Product = Callable[[Tensor], Tensor]  # as bench.kld.head.product gives
 _ROWS = 64  # of a pass with packed weights: an answer's step has a row a prompt, the prompts' own pass some hundreds
-
 _SPOTS = 32  # positions at a time in `causal`: few of the scores that are formed are of later positions
 _LATER = torch.full((_SPOTS, _SPOTS), -torch.inf).triu_(1).unsqueeze(1)  # added to scores of positions not yet seen
 
@@ -114,8 +113,8 @@ class Lean:
         return Memory(empty[::2], empty[1::2], start, prefix)
 
     def attend(self, x: Tensor, number: int) -> Tensor:
-        """What layer `number` attends to in whole texts, [rows, time, heads * head], from the residual that enters it. No edit below or in
-        that layer's o_proj changes it."""
+        """What layer `number` attends to in whole texts, [rows, time, heads * head], from the residual that enters it. An edit of that
+        layer's own projections does not change it."""
         q, k, v = self._qkv(self.layers[number], self._plain[number], x, self.rotation(torch.arange(x.shape[1]).unsqueeze(0)))
         return causal(q, k, v)
 
