@@ -2,8 +2,11 @@
 
 from dataclasses import dataclass
 
-from ablit.grid import Grid
+import pytest
+
+from ablit.grid import Grid, strengths
 from ablit.spec import Kernel
+from bench.errors import BadRequest
 
 
 @dataclass(frozen=True)
@@ -40,3 +43,14 @@ def test_a_kernel_is_the_controls_too_and_not_the_twins() -> None:
     control = "random-7 like real"
     assert found == [("real", 0.0, None), (control, 1.0, kernel), (control, 3.0, kernel), ("real", 1.0, kernel)]
     assert {spec.targets for spec, _ in grid.points(Named("real"), drawn)} == {("o_proj", "down_proj")}
+
+
+def test_strengths() -> None:
+    assert strengths("0,1,3", None) == ((0.0, 1.0, 3.0), (3.0,))
+    assert strengths("1", "2,3") == ((1.0,), (2.0, 3.0))
+    with pytest.raises(BadRequest, match="alpha is 0: nothing would be edited\ntry: 1,2"):
+        strengths("0", None)
+    with pytest.raises(BadRequest, match="alpha is 0,0: nothing would be edited"):
+        strengths("0,0", "1")
+    with pytest.raises(BadRequest, match="--controls is 1,0: a control of alpha 0 would be the twin again\ntry: 2"):
+        strengths("1,2", "1,0")
