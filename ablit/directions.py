@@ -83,12 +83,9 @@ def make(loaded: Loaded, sides: Sequence[Prompts], recipe: Recipe, out: Path, or
     figures = quality(positive, negative, recipe.layer)
     notes = {**_notes(loaded, sides, recipe), **origin, **{name: f"{value:.6g}" for name, value in figures.items()}}
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        files.write(out, vectors, notes)
+        _write(out, vectors, notes)
     except BadAblation as error:
         raise BadRequest(f"no direction: {error}\ntry: prompts that differ") from None
-    except OSError as error:
-        raise BenchError(f"cannot write {out}: {error.strerror}\ntry: free disk space, or another --out") from error
     return figures
 
 
@@ -109,23 +106,37 @@ def _notes(loaded: Loaded, sides: Sequence[Prompts], recipe: Recipe) -> dict[str
 
 
 def convert(path: Path, out: Path) -> None:
-    """A direction file of any form, as safetensors at `out`. Raises BadRequest."""
+    """A direction file of any form, as safetensors at `out`. Raises BadRequest, BenchError."""
+    found = read(path)
+    _write(out, found.vectors, {**found.metadata, "name": path.stem, "converted_from_sha256": found.sha256})
+
+
+def _write(out: Path, vectors: Tensor, notes: Mapping[str, str]) -> None:
     try:
-        found = files.read(path)
-        files.write(out, found.vectors, {**found.metadata, "name": path.stem, "converted_from_sha256": found.sha256})
+        out.parent.mkdir(parents=True, exist_ok=True)
+        files.write(out, vectors, notes)
+    except OSError as error:
+        raise BenchError(f"cannot write {out}: {error.strerror}\ntry: free disk space, or another --out") from error
+
+
+def read(path: Path) -> files.Direction:
+    """Raises BadRequest."""
+    try:
+        return files.read(path)
     except BadAblation as error:
         raise BadRequest(f"{error}\ntry: invoke ablit.direction") from None
 
 
 def open_file(path: Path, loaded: Loaded) -> Vectors:
     """A direction for this model. Raises BadRequest: not readable, another hidden size, or made for another model."""
-    try:
-        found = files.read(path)
-    except BadAblation as error:
-        raise BadRequest(f"{error}\ntry: invoke ablit.direction") from None
+    return for_model(path, read(path), loaded)
+
+
+def for_model(path: Path, found: files.Direction, loaded: Loaded) -> Vectors:
+    """What was read at `path`, for this model. Raises BadRequest: another hidden size, or made from other weights."""
     if found.hidden != loaded.facts.hidden:
         raise BadRequest(f"{path} has {found.hidden} values, {loaded.facts.name} a hidden size of {loaded.facts.hidden}: another model's")
     known = found.metadata.get("model_sha256")
-    if known and known != loaded.facts.sha256 and found.metadata.get("dtype") == loaded.facts.dtype:
+    if known and known != loaded.facts.sha256:  # of the files: the same whatever --dtype they are loaded in
         raise BadRequest(f"{path} was made for {found.metadata.get('model')} ({known[:12]}), this is {loaded.facts.name}, other weights")
     return Vectors(found.vectors, found.sha256, {"name": path.stem, **found.metadata, "sha256": found.sha256})

@@ -66,7 +66,7 @@ def prepare(loaded: Loaded, asks: Sequence[Ask], per_stratum: int | None, entrie
             raise BadRequest(f"no classifier called {ask.classifier}\ntry: {', '.join(CLASSIFIERS)}")
     started = time.process_time()
     sealed = texts.load()
-    cut = texts.cut(sealed, lambda text: loaded.tokenizer.encode(text, add_special_tokens=False), per_stratum=per_stratum)
+    cut = windows_of(loaded, per_stratum)
     say(f"unedited model: {sum(window.positions for window in cut):,} positions of panel {sealed.name}")
     base = panel.Base(loaded.model, cut, entries=sorted(set(entries)))
     halfway = time.process_time()
@@ -126,10 +126,26 @@ def _sealed(bench: Bench, spec: EditSpec, vectors: Vectors, found: _Found) -> Re
 
 
 def identity(bench: Bench, spec: EditSpec) -> str:
+    """As `identity_of`, of a bench."""
+    return identity_of(basis(bench.loaded, bench.windows, [side.ask for side in bench.sides]), spec)
+
+
+Basis = tuple[str, ...]  # what the points of one question have in common, known before anything is measured
+
+
+def windows_of(loaded: Loaded, per_stratum: int | None) -> tuple[texts.Window, ...]:
+    return texts.cut(texts.load(), lambda text: loaded.tokenizer.encode(text, add_special_tokens=False), per_stratum=per_stratum)
+
+
+def basis(loaded: Loaded, windows: tuple[texts.Window, ...], asks: Sequence[Ask]) -> Basis:
+    """Model, dtype, panel, then every side's prompts with their judge."""
+    sides = [f"{ask.prompts.sha256} {len(ask.prompts.texts)} {ask.classifier} {ask.reply_tokens}" for ask in asks]
+    return (loaded.facts.sha256, loaded.facts.dtype, panel.texts_sha256(windows), *sides)
+
+
+def identity_of(basis: Basis, spec: EditSpec) -> str:
     """Twelve hex digits: the same model, panel, prompts and edit give the same; a finished point is found again by it."""
-    parts = [bench.loaded.facts.sha256, bench.loaded.facts.dtype, panel.texts_sha256(bench.windows), spec.id]
-    parts += [f"{s.ask.prompts.sha256} {len(s.ask.prompts.texts)} {s.ask.classifier} {s.ask.reply_tokens}" for s in bench.sides]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
+    return hashlib.sha256("\n".join([*basis[:3], spec.id, *basis[3:]]).encode()).hexdigest()[:12]
 
 
 def _side(side: _StockSide, first: int) -> Side:

@@ -8,8 +8,22 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from ablit.spec import EditSpec, Kernel, Target
+from ablit.spec import alphas as parsed
+from bench.errors import BadRequest
 
 SEEDS = (0, 1, 2)
+
+
+def strengths(alphas: str, controls: str | None) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Alphas of the grid and of its controls, by default the largest. Raises BadRequest where nothing would be edited: the twin alone
+    has alpha 0, and its name."""
+    chosen = parsed(alphas)
+    if not any(chosen):
+        raise BadRequest(f"alpha is {alphas}: nothing would be edited\ntry: 1,2 (the unedited twin is always measured)")
+    beside = parsed(controls) if controls else (max(chosen),)
+    if not all(beside):
+        raise BadRequest(f"--controls is {controls}: a control of alpha 0 would be the twin again\ntry: {max(chosen):g}")
+    return chosen, beside
 
 
 class Named(Protocol):

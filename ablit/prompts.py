@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,6 +73,27 @@ def apart(fit: Iterable[Prompts], held_out: Iterable[Prompts]) -> None:
                     f"{prompts.name}: held out, but the direction was fitted on it ({fitted[normal(text)]}): {text!r}\n"
                     "try: prompts on other topics"
                 )
+
+
+def unlike_fit(held_out: Sequence[Prompts], given: Sequence[Prompts], notes: Mapping[str, str]) -> str | None:
+    """Hold the prompts against the fit of a direction file with these `notes`. given: files that the user names as those of the fit.
+
+    A line for the user when not all of the fit is known; None when it is. Raises BadRequest for a prompt, or a whole file, of the fit.
+    """
+    fit = {notes[f"{side}_sha256"]: notes.get(side, side) for side in ("positive", "negative") if notes.get(f"{side}_sha256")}
+    for each in held_out:
+        if each.sha256 in fit:
+            raise BadRequest(f"{each.name}: held out, but the direction was fitted on this very file\ntry: prompts on other topics")
+    sides = sorted({side for pair in PAIRS.values() for side in pair})
+    known = [*given, *(each for side in sides if (each := shipped(side, "fit")).sha256 in fit)]
+    apart(known, held_out)
+    absent = [name for digest, name in fit.items() if digest not in {each.sha256 for each in known}]
+    unchecked = "held-out prompts were not checked against the fit"
+    if absent:
+        return f"{unchecked} on {' and '.join(absent)}: name the same files with --positive and --negative"
+    if not fit and len(given) < 2:
+        return f"{unchecked}: the direction file does not say what it was made of; name the files with --positive and --negative"
+    return None
 
 
 def shipped(side: str, split: str) -> Prompts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -14,7 +15,7 @@ from typing import Any
 import cli
 from ablit import datasets
 from ablit.prompts import FOLDER
-from bench.errors import BadRequest
+from bench.errors import BadRequest, BenchError
 
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "ablation"
 _MODEL = "a transformers folder or .gguf file (default: the local kit's)"
@@ -46,7 +47,9 @@ class PointFlags:
     direction: str = cli.flag("a direction file (.safetensors, or the public recipe's .pt)", "")
     behaviour: str = cli.flag("brief, casual, hedged or disclaims: the classifier, and which shipped prompts", "brief")
     held_out: str | None = cli.flag(f"prompts of your own that show the behaviour, not those of the fit: a file with one a line {_DATASET}")
-    positive: str | None = cli.flag("the prompts of the fit, if they are not shipped ones: a held-out prompt among them is refused")
+    positive: str | None = cli.flag(
+        "the prompts of the fit, if they are not shipped ones: a held-out prompt among them is refused (a file of the fit always is)"
+    )
     negative: str | None = cli.flag("the same for the other side")
     prompts: int | None = cli.flag("the first N held-out prompts (default all)", kind="whole", low=1)
     other: int | None = cli.flag("also N held-out prompts of the other side (default none)", kind="whole", low=1)
@@ -80,8 +83,13 @@ class SweepFlags(PointFlags):
 
     layers: list[str] = field(default_factory=list, metadata=_LAYERS_RULE)
     alphas: str = cli.flag("separated by commas", "1,2,3")
-    controls: str | None = cli.flag("alphas of the three random directions (default: the largest alpha)")
-    trials: int | None = cli.flag("after the grid, search with Optuna until N trials are finished", kind="whole", low=1)
+    controls: str | None = cli.flag("alphas of the random directions, those of a search too (default: the largest alpha)")
+    trials: int | None = cli.flag(
+        "after the grid, search alpha and kernel with Optuna until N trials are finished, in the layers of --layers if named, "
+        "else in the upper three quarters",
+        kind="whole",
+        low=1,
+    )
     seed: int = cli.flag("of the search", 1, kind="whole")
 
 
@@ -111,13 +119,18 @@ def prompt_file(word: str | None, say: Callable[[str], None]) -> str | None:
 
 
 def _kept(name: str, text: str) -> Path:
-    """The text as a file of that name under the user's cache folder, whole or not at all."""
+    """The text as a file of that name under the user's cache folder, whole or not at all. Raises BenchError."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "spark-lab" / "prompts"
     path = cache / name
-    cache.mkdir(parents=True, exist_ok=True)
     begun = path.with_suffix(f".{os.getpid()}")
-    begun.write_text(text, encoding="utf-8")
-    os.replace(begun, path)
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        begun.write_text(text, encoding="utf-8")
+        os.replace(begun, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            begun.unlink(missing_ok=True)
+        raise BenchError(f"cannot write {path}: {error.strerror}\ntry: free disk space, or another XDG_CACHE_HOME") from error
     return path
 
 
@@ -146,6 +159,7 @@ def _points(flags: PointFlags, layers: list[str], alphas: str, controls: str | N
         out = flags.out or str(RESULTS / "receipts")
         ranges = "\n".join(layers or [_LAYERS])
         changed = {"dtype": flags.dtype or "float32", "out": out, "layers": ranges, "alphas": alphas, "controls": controls}
+        changed["searched"] = ",".join(layers) or None
         return _lab("points", _fetched(flags), **changed)
     _refuse_lab_flags({"model": flags.model, "dtype": flags.dtype, **in_process})
     if flags.targets != "o_proj":

@@ -126,3 +126,12 @@ def refuse_unfit(direction: Direction, hidden: int, layers: tuple[int, ...], mod
     for layer in layers:
         if layer >= len(direction.vectors) or not direction.vectors[layer].any():
             raise BadRequest(f"the direction has no vector for layer {layer}; it has {len(direction.vectors)}\ntry: other --layers")
+
+
+def unlike(direction: Direction, repository: str, revision: str | None) -> str | None:
+    """A line where the direction file names another repository or revision than the served model's; None where it names none."""
+    read, served = (direction.facts.get("model_repository"), direction.facts.get("model_revision")), (repository, revision)
+    if read[0] and (read[0] != repository or (read[1] and revision and read[1] != revision)):
+        texts = [f"{name} at {commit[:12]}" if commit else str(name) for name, commit in (read, served)]
+        return f"the direction was read from {texts[0]}, the kit serves {texts[1]}: if that is another model, the edit means nothing"
+    return None

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ablit import pareto, spec, table
-from ablit.__main__ import Job, held_out
-from ablit.grid import Grid
+from ablit.__main__ import Job, against_fit, held_out
+from ablit.grid import Grid, strengths
 from ablit.receipt import Model
 from ablit.served import direction as directions
 from ablit.served import sweep as sweeps
@@ -136,12 +136,15 @@ def edited(base: Effective, point: Point, file: str, *, selfcheck: bool) -> Effe
 def points(flags: Any, layers: Sequence[str], alphas: str, controls: str | None) -> int:
     """A served sweep or evaluation. Raises BadRequest and the launcher's errors."""
     base = _base(flags.kit)
-    first, other = held_out(Job("points", asdict(flags)))
-    sides = tuple(side for side in (first, other) if side)
+    job = Job("points", asdict(flags))
+    sides = tuple(side for side in held_out(job) if side)
     asked = Asked(sides, flags.behaviour, flags.reply_tokens, flags.windows, flags.top_k, flags.speed_runs)
     asked.refuse_unknown()
     folder = Path(flags.out)
     real = _direction(Path(flags.direction), folder)
+    against_fit(job, sides, real.facts)
+    if line := _unlike(base, real):
+        _say(line)
     with state.lock(base.kit.name, "sweep", _SWEEP):
         found, running, start_s = _seen(base)
         grid = _grid(flags, layers, alphas, controls, found)
@@ -153,6 +156,11 @@ def points(flags: Any, layers: Sequence[str], alphas: str, controls: str | None)
         made = sweeps.run(sweep, Launcher(base, running), _say)
     print(table.markdown(pareto.rows(made)))
     return 0
+
+
+def _unlike(base: Effective, real: Direction) -> str | None:
+    """A served model's weights have no sha256 here, and a quantised copy has a repository of its own: what differs is said, not refused."""
+    return None if base.settings.model.startswith("/") else directions.unlike(real, base.settings.model, base.settings.model_revision)
 
 
 def _base(kit: str) -> Effective:
@@ -191,10 +199,7 @@ def _seen(base: Effective) -> tuple[ModelFolder, bool, float | None]:
 def _grid(flags: Any, layers: Sequence[str], alphas: str, controls: str | None, found: ModelFolder) -> Grid:
     text = found.text
     count = int(text["num_hidden_layers"]) + int(text.get("num_nextn_predict_layers") or 0)
-    chosen = spec.alphas(alphas)
-    if not any(chosen):
-        raise BadRequest(f"--alphas is {alphas!r}: nothing would be edited\ntry: 1,2")
-    beside = spec.alphas(controls) if controls else (max(chosen),)
+    chosen, beside = strengths(alphas, controls)
     return Grid(tuple(spec.layers(each, count) for each in layers), chosen, beside, seeds=tuple(range(flags.control_seeds)))
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import transformers
 
+from bench import sealed
 from bench.errors import BadRequest, BenchError
 from bench.kld import capture, windows
 from bench.kld import head as heads
@@ -28,8 +29,8 @@ def load(folder: Path, dtype: str) -> tuple[Any, Any]:
     try:
         model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype], local_files_only=True)
         return model.eval(), transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        first = str(error).splitlines()[0]
+    except Exception as error:  # transformers and safetensors raise whatever their parsers trip over
+        first = (str(error) or type(error).__name__).splitlines()[0]
         raise BadRequest(f"{folder} is no folder of a causal language model: {first}\ntry: a folder with config.json") from error
 
 
@@ -104,6 +105,7 @@ def run(args: argparse.Namespace) -> None:
     if args.convert_only:
         print(folder)
         return
+    sealed.refuse_unwritable(args.out)
     digest = weights_sha256(folder)
     model, tokenizer = load(folder, args.dtype)
     panel = windows.load()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,13 +12,13 @@ from typing import Any, Literal
 
 import pydantic
 
+from bench import sealed
 from bench.check import first_difference
 from bench.errors import InvalidMeasurement
 from bench.kld.positions import Positions, packed, unpacked
 from bench.kld.summary import Summary, nats, summarize
 from bench.provenance import tool, without_private
 from bench.receipt import Tool, seal_of, shown
-from bench.sealed import document
 from bench.trace import Fact
 
 SCHEMA: Literal["spark-lab/kld/v1"] = "spark-lab/kld/v1"
@@ -164,11 +163,8 @@ def derived(receipt: Payload) -> dict[str, Any]:
 
 
 def write(receipt: Receipt, path: Path) -> None:
-    """Write atomically."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(document(receipt.model_dump(mode="json")), encoding="utf-8")
-    os.replace(temporary, path)
+    """Write atomically. Raises BenchError."""
+    sealed.write(receipt.model_dump(mode="json"), path)
 
 
 def is_kld(path: Path) -> bool:

@@ -122,7 +122,7 @@ class ScoreFlags:
 @cli.flag_task(ScoreFlags)
 def score(ctx: Any, flags: ScoreFlags) -> None:
     """KL(reference || candidate) of two captures: a receipt with every position, and its figures with interval and noise floor."""
-    from bench import grid
+    from bench import grid, sealed
     from bench.kinds import kld as show
     from bench.kld import receipt, scoring
 
@@ -130,6 +130,7 @@ def score(ctx: Any, flags: ScoreFlags) -> None:
         raise BadRequest("--reference and --candidate name the two captures\ntry: invoke kld.capture")
     second = Path(flags.floor) if flags.floor else None
     asked = scoring.Asked(Path(flags.reference), Path(flags.candidate), second, flags.top_k, (flags.differs,) if flags.differs else ())
+    sealed.refuse_unwritable(Path(flags.out) if flags.out else RESULTS / "x.json")
     made = receipt.build(scoring.compare(asked, _say))
     path = Path(flags.out) if flags.out else RESULTS / f"{made.created_utc[:10].replace('-', '')}-{made.id}.json"
     receipt.write(made, path)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ablit import prompts
+from ablit import prompts, tasks
 from ablit.__main__ import Job, held_out
-from bench.errors import BadRequest
+from bench.errors import BadRequest, BenchError
 from tests.ablit.test_datasets import CSV
 from tests.fakes.hub import Hub
 from tests.fakes.snapshot import REVISION
@@ -136,3 +136,10 @@ def test_a_held_out_prompt_of_the_fit_is_refused_when_both_are_datasets(tmp_path
     assert f"{where}--held.csv--prompt.txt: held out, but the direction was fitted on it ({where}--fit.csv--prompt.txt): 'two.'" in str(
         caught.value
     )
+
+
+def test_a_prompt_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(BenchError, match=r"cannot write .*a\.txt: Not a directory\ntry: free disk space, or another XDG_CACHE_HOME"):
+        tasks._kept("a.txt", "Explain fog.\n")

@@ -2,8 +2,11 @@
 
 from dataclasses import dataclass
 
-from ablit.grid import Grid, forks
+import pytest
+
+from ablit.grid import Grid, forks, strengths
 from ablit.spec import EditSpec, Kernel
+from bench.errors import BadRequest
 
 
 @dataclass(frozen=True)
@@ -51,3 +54,14 @@ def test_where_edits_that_begin_alike_part() -> None:
     found = forks([short, middle, long, gap, other_start, stronger, another])
     # short ends before 3, where middle and long go on, and before 4, where gap does; middle and long part at 5; gap leaves both at 3
     assert found == {short: (3, 4), middle: (3, 5), long: (3, 5), gap: (3, 4), other_start: (), stronger: (), another: ()}
+
+
+def test_strengths() -> None:
+    assert strengths("0,1,3", None) == ((0.0, 1.0, 3.0), (3.0,))
+    assert strengths("1", "2,3") == ((1.0,), (2.0, 3.0))
+    with pytest.raises(BadRequest, match="alpha is 0: nothing would be edited\ntry: 1,2"):
+        strengths("0", None)
+    with pytest.raises(BadRequest, match="alpha is 0,0: nothing would be edited"):
+        strengths("0,0", "1")
+    with pytest.raises(BadRequest, match="--controls is 1,0: a control of alpha 0 would be the twin again\ntry: 2"):
+        strengths("1,2", "1,0")

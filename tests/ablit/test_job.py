@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ablit.__main__ import Job, held_out
+from ablit.__main__ import Job, against_fit, held_out
 from bench.errors import BadRequest
 
 
@@ -39,3 +39,13 @@ def test_shipped_held_out_that_the_users_fit_contains(tmp_path: Path) -> None:
 def test_no_shipped_prompts() -> None:
     with pytest.raises(BadRequest, match="no shipped prompts for disclaims\ntry: --held-out FILE, or one of brief, casual, hedged"):
         held_out(job(behaviour="disclaims"))
+
+
+def test_the_fit_that_the_direction_file_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "held.txt").write_text("Explain fog.\n")
+    mine = job(held_out=str(tmp_path / "held.txt"))
+    sides = [side for side in held_out(mine) if side]
+    against_fit(mine, sides, {})
+    assert capsys.readouterr().err.startswith("held-out prompts were not checked against the fit: ")
+    with pytest.raises(BadRequest, match=r"held\.txt: held out, but the direction was fitted on this very file"):
+        against_fit(mine, sides, {"negative_sha256": sides[0].sha256})

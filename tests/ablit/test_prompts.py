@@ -65,6 +65,41 @@ def test_duplicates_between_fit_and_held_out() -> None:
     prompts.apart([fit], [prompts.Prompts("held.txt", ("Explain snow.",), "1")])
 
 
+FIT = prompts.Prompts("fit.txt", ("Explain rain.", "Explain snow."), "a" * 64)
+OTHER = prompts.Prompts("other.txt", ("Go on about rain.",), "b" * 64)
+NOTES = {"positive": "fit.txt", "positive_sha256": "a" * 64, "negative": "other.txt", "negative_sha256": "b" * 64}
+APART = prompts.Prompts("held.txt", ("Explain fog.",), "c" * 64)
+
+
+def test_a_held_out_file_that_is_the_directions_fit() -> None:
+    """Known by its sha256 alone: the user names no fit, and the name is another."""
+    for each in (FIT, OTHER, prompts.Prompts("renamed.txt", FIT.texts[:1], "a" * 64)):
+        with pytest.raises(BadRequest, match=f"{each.name}: held out, but the direction was fitted on this very file"):
+            prompts.unlike_fit([APART, each], [], NOTES)
+
+
+def test_a_held_out_prompt_of_a_shipped_fit() -> None:
+    fit = prompts.shipped("casual", "fit")
+    held = prompts.Prompts("held.txt", ("Explain fog.", fit.texts[7].upper()), "c" * 64)
+    notes = {"positive_sha256": fit.sha256, "negative_sha256": prompts.shipped("formal", "fit").sha256}
+    with pytest.raises(BadRequest, match=r"fitted on it \(casual\.fit\.txt\)"):
+        prompts.unlike_fit([held], [], notes)
+    assert prompts.unlike_fit([APART], [], notes) is None
+
+
+def test_what_is_said_of_a_fit_that_is_not_at_hand() -> None:
+    unchecked = "held-out prompts were not checked against the fit"
+    files = "name the same files with --positive and --negative"
+    assert prompts.unlike_fit([APART], [], NOTES) == f"{unchecked} on fit.txt and other.txt: {files}"
+    assert prompts.unlike_fit([APART], [FIT], NOTES) == f"{unchecked} on other.txt: {files}"
+    # the named files are not those that the direction was made of
+    strange = [prompts.Prompts("fit.txt", ("x",), "d" * 64), OTHER]
+    assert prompts.unlike_fit([APART], strange, NOTES) == f"{unchecked} on fit.txt: {files}"
+    assert prompts.unlike_fit([APART], [FIT, OTHER], NOTES) is None
+    assert str(prompts.unlike_fit([APART], [FIT], {})).startswith(f"{unchecked}: the direction file does not say")
+    assert prompts.unlike_fit([APART], [FIT, OTHER], {}) is None
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [(b"", "has no prompt"), (b"# only\n", "has no prompt"), (b"a b\nA  b\n", "twice: 'A  b'"), (b"\xff\xfe", "cannot be read")],

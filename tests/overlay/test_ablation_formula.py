@@ -217,11 +217,55 @@ def _file(path: Path, content: object) -> Path:
         ("a.pt", b"", r"a\.pt cannot be loaded"),
         ("a.pt", {"direction": torch.ones(4)}, 'has no tensor "directions"'),
         ("a.pt", torch.ones(4), 'has no tensor "directions"'),
+        # the unpickler's KeyError, IndexError, struct.error and UnpicklingError
+        (
+            "a.pt",
+            b"hello, this is a text file\n",
+            r"it is no file of torch\.save, or a damaged one \(KeyError: 101\)",
+        ),
+        ("a.pt", b"every word of a text\n", r"a\.pt cannot be loaded"),
+        ("a.pt", b"refused\n", r"a\.pt cannot be loaded"),
+        ("a.pt", b"J12", r"a\.pt cannot be loaded"),
+        ("a.pt", b"GGUF" + bytes(64), r"a\.pt cannot be loaded"),
+        ("a.pt", {"directions": torch.ones(4).to_sparse()}, r"a\.pt: its torch\.float32 tensor cannot be read as a direction"),
+        (
+            "a.pt",
+            {"directions": torch.ones(3, 4).to(torch.float8_e4m3fn)},
+            r"its torch\.float8_e4m3fn tensor cannot be read",
+        ),
+        ("a.pt", {"directions": torch.empty(4, device="meta")}, "cannot be read as a direction"),
     ],
 )
 def test_files_that_are_refused(tmp_path: Path, name: str, content: object, said: str) -> None:
     with pytest.raises(BadAblation, match=said):
         directions.read(_file(tmp_path / name, content))
+
+
+@pytest.mark.parametrize("length", range(0, 1400, 50))
+def test_a_file_that_was_cut_off(tmp_path: Path, length: int) -> None:
+    whole = tmp_path / "whole.pt"
+    torch.save({"directions": torch.ones(32)}, whole)
+    assert length < whole.stat().st_size
+    (tmp_path / "cut.pt").write_bytes(whole.read_bytes()[:length])
+    with pytest.raises(BadAblation, match=r"cut\.pt cannot be loaded"):
+        directions.read(tmp_path / "cut.pt")
+
+
+def test_a_full_disk_leaves_the_earlier_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "d.safetensors"
+    first = directions.write(path, torch.ones(4), {})
+
+    def full(self: Path, content: bytes) -> int:
+        self.touch()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="No space left"):
+        directions.write(path, torch.zeros(4) + 2, {})
+    assert directions.read(path).sha256 == first.sha256
+    assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(FileNotFoundError):
+        directions.write(tmp_path / "none" / "d.safetensors", torch.ones(4), {})
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

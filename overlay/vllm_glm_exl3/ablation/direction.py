@@ -3,15 +3,16 @@
 Either is one vector [hidden] (also [1, hidden]) for all layers, or [layers, hidden], one for each.
 """
 
+import contextlib
 import hashlib
-import pickle
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import safe_open
+from safetensors.torch import save
 from torch import Tensor
 
 from vllm_glm_exl3.ablation.formula import vector
@@ -42,7 +43,7 @@ class Direction:
 
 
 def read(path: Path) -> Direction:
-    """Raises BadAblation naming the file: not there, another format, no such tensor, wrong rank, zero or not finite.
+    """Raises BadAblation naming the file: not there, another format or a damaged one, no such tensor, wrong rank, zero or not finite.
 
     Of vectors per layer only the shape and that all are finite is checked; a layer that is not edited may have a zero one.
     """
@@ -55,15 +56,28 @@ def read(path: Path) -> Direction:
         vectors = _vectors(tensor)
     except BadAblation as error:
         raise BadAblation(f"{path}: {error}") from None
+    except Exception as error:  # a sparse, quantised or four-bit tensor: torch has no such sum of it
+        raise BadAblation(f"{path}: its {tensor.dtype} tensor cannot be read as a direction: {_first_line(error)}") from error
     if metadata.get("hidden", str(vectors.shape[-1])) != str(vectors.shape[-1]):
         raise BadAblation(f"{path}: its metadata says hidden {metadata['hidden']}, and its vectors have {vectors.shape[-1]} values")
     return Direction(vectors, hashlib.sha256(content).hexdigest(), metadata)
 
 
 def write(path: Path, vectors: Tensor, metadata: Mapping[str, str]) -> Direction:
-    """Write [hidden] or [layers, hidden] as safetensors, with `metadata` and its hidden size; returns what `read` finds there."""
+    """Write [hidden] or [layers, hidden] as safetensors, with `metadata` and its hidden size; returns what `read` finds there.
+
+    What was there is replaced as a whole or stays. Raises BadAblation for vectors that are no direction, OSError.
+    """
     kept = _vectors(vectors).cpu().contiguous()
-    save_file({KEY: kept}, path, metadata={**metadata, "hidden": str(kept.shape[-1])})
+    content = save({KEY: kept}, metadata={**metadata, "hidden": str(kept.shape[-1])})
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
     return read(path)
 
 
@@ -81,16 +95,23 @@ def _safetensors(path: Path) -> tuple[Tensor, dict[str, str]]:
             if KEY not in file.keys():  # noqa: SIM118 (not a dict)
                 raise BadAblation(f'{path} has no tensor "{KEY}" but {", ".join(sorted(file.keys())) or "nothing"}')
             return file.get_tensor(KEY), dict(file.metadata() or {})
-    except SafetensorError as error:
-        raise BadAblation(f"{path} is no safetensors file: {error}") from error
+    except BadAblation:
+        raise
+    except Exception as error:  # beside SafetensorError whatever torch makes of a type that it does not have
+        raise BadAblation(f"{path} is no safetensors file: {_first_line(error)}") from error
 
 
 def _pt(path: Path) -> tuple[Tensor, dict[str, str]]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
-        raise BadAblation(f"{path} cannot be loaded: {(str(error) or type(error).__name__).splitlines()[0]}") from error
+    except Exception as error:  # the unpickler trips over foreign bytes with KeyError, IndexError, struct.error and others
+        raise BadAblation(f"{path} cannot be loaded: it is no file of torch.save, or a damaged one ({_first_line(error)})") from error
     found = content.get(PT_KEY) if isinstance(content, dict) else None
     if not isinstance(found, Tensor):
         raise BadAblation(f'{path} has no tensor "{PT_KEY}"')
     return found, {}
+
+
+def _first_line(error: Exception) -> str:
+    """Torch's messages are long, and some exceptions say nothing of themselves but a number."""
+    return f"{type(error).__name__}: {error}".splitlines()[0][:200]

@@ -1,5 +1,6 @@
 """Direction files read without torch; controls; what does not fit a model."""
 
+import dataclasses
 import json
 import struct
 from pathlib import Path
@@ -90,3 +91,19 @@ def test_another_models() -> None:
     for layer in (1, 2):
         with pytest.raises(BadRequest, match=f"no vector for layer {layer}; it has 2"):
             directions.refuse_unfit(per_layer, 2, (layer,), "tiny")
+
+
+@pytest.mark.parametrize(
+    ("repository", "revision", "told"),
+    [
+        ("a/b", "1" * 40, None),
+        ("a/b", None, None),
+        ("a/b", "2" * 40, "the direction was read from a/b at 111111111111, the kit serves a/b at 222222222222: "),
+        ("a/c", None, "the direction was read from a/b at 111111111111, the kit serves a/c: "),
+    ],
+)
+def test_what_model_it_was_read_from(repository: str, revision: str | None, told: str | None) -> None:
+    real = dataclasses.replace(direction(), facts={"model_repository": "a/b", "model_revision": "1" * 40})
+    found = directions.unlike(real, repository, revision)
+    assert found is None if told is None else str(found).startswith(told)
+    assert directions.unlike(direction(), repository, revision) is None

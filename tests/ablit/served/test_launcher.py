@@ -1,6 +1,7 @@
 """The glue: settings of a point, the kit as receipts name it, and every refusal before anything is touched."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import subprocess
@@ -28,6 +29,7 @@ from cluster.settings import Effective
 from tests.ablit.served.hands import direction
 
 ROOT = Path(__file__).parents[3]
+FIT = ROOT / "ablit/prompts/long.fit.txt"
 CONFIG = {"hidden_size": 4096, "num_hidden_layers": 45, "num_nextn_predict_layers": 1, "dtype": "bfloat16"}
 GLM = ModelFolder(json.dumps({"architectures": ["X"], "text_config": CONFIG}), {"model-00001.safetensors": 7})
 
@@ -117,6 +119,19 @@ def test_grid_of_a_model(own: Path) -> None:
         launcher._grid(flags(), ["15-46"], "1", None, GLM)
     with pytest.raises(BadRequest, match="nothing would be edited"):
         launcher._grid(flags(), ["1"], "0", None, GLM)
+    with pytest.raises(BadRequest, match="a control of alpha 0 would be the twin again"):
+        launcher._grid(flags(), ["1"], "1", "0", GLM)
+
+
+def test_a_direction_of_another_repository_is_told(own: Path) -> None:
+    base = spark(own)
+    assert launcher._unlike(base, direction()) is None
+    facts = {"model_repository": "org/other", "model_revision": "1" * 40}
+    told = launcher._unlike(base, dataclasses.replace(direction(), facts=facts))
+    assert str(told).startswith(
+        "the direction was read from org/other at 111111111111, the kit serves Mia-AiLab/GLM-5.3-Flash-EXL3-4bpw-TensorFold at "
+    )
+    assert launcher._unlike(spark(own, "MODEL=/some/folder\n"), dataclasses.replace(direction(), facts=facts)) is None
 
 
 def test_processes_in_different_homes(own: Path) -> None:
@@ -140,6 +155,11 @@ def test_processes_in_different_homes(own: Path) -> None:
         (["--kit", "twin", "--layers", "1", "--targets", "o_proj,down_proj"], 2, "the edit at load is of o_proj alone"),
         (["--kit", "twin", "--layers", "1", "--behaviour", "polite"], 2, "no shipped prompts for polite"),
         (["--kit", "twin", "--layers", "1", "--direction", "none.safetensors"], 2, "none.safetensors cannot be read: No such file"),
+        (
+            ["--kit", "twin", "--layers", "1", "--held-out", str(FIT)],
+            2,
+            "long.fit.txt: held out, but the direction was fitted on this very",
+        ),
         (["--kit", "none", "--layers", "1"], 2, "KIT is 'none'; known kits: "),
     ],
 )

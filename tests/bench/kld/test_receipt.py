@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.errors import BadRequest, InvalidMeasurement
+from bench.errors import BadRequest, BenchError, InvalidMeasurement
 from bench.kinds import kld as shown
 from bench.kinds import registry
 from bench.kld import capture, receipt, scoring
@@ -143,6 +143,32 @@ def test_the_command(folder: Path, tmp_path: Path) -> None:
     table = invoke("table", str(out), "--kind", "kld").stdout
     assert "| ours | tiny, alpha 1, float32 |" in table
     assert "| PUBLISHED |" in table
+
+
+def test_a_receipt_that_cannot_be_written_is_found_before_the_scoring(folder: Path, tmp_path: Path) -> None:
+    two = ("--reference", str(folder / "stock.npz"), "--candidate", str(folder / "edit.npz"))
+    done = invoke("kld.score", *two, "--out", "/proc/none/r.json")
+    # no line of progress comes before it
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: cannot write /proc/none/r.json: No such file or directory\n  try: free disk space, or another place\n"
+    done = invoke("kld.score", *two, "--out", str(tmp_path))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: cannot write {tmp_path}: it is a folder\n")
+
+
+def test_a_full_disk_leaves_the_earlier_receipt(made: receipt.Receipt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "r.json"
+    path.write_text("earlier")
+
+    def full(self: Path, text: str, **options: str) -> int:
+        self.touch()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(BenchError, match=r"cannot write .*: No space left on device\ntry: free disk space"):
+        receipt.write(made, path)
+    assert [each.name for each in tmp_path.iterdir()] == ["r.json"]
+    assert path.read_text() == "earlier"
 
 
 @pytest.mark.parametrize(

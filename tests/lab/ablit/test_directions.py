@@ -39,7 +39,8 @@ def test_residuals_are_the_models_hidden_states() -> None:
     ids = torch.tensor([tiny.tokenizer.encode(">tell me briefly<")])
     states = tiny.model.model(ids, output_hidden_states=True).hidden_states
     # the last one that transformers gives has the final norm applied; the ones before are raw
-    assert torch.allclose(found[1, : LAYERS - 1], torch.stack([s[0, -1] for s in states[1:LAYERS]]), atol=1e-5)
+    # values reach 40, and on some processors fp32 leaves 5e-5 of difference between the two orders of summing
+    assert torch.allclose(found[1, : LAYERS - 1], torch.stack([s[0, -1] for s in states[1:LAYERS]]), atol=2e-4)
     assert found.shape == (3, LAYERS, HIDDEN)
 
 
@@ -103,6 +104,15 @@ def test_direction_of_another_model(tmp_path: Path) -> None:
         directions.open_file(tmp_path / "wide.safetensors", loaded())
     with pytest.raises(BadRequest, match=r"try: invoke ablit\.direction"):
         directions.open_file(tmp_path / "none.safetensors", loaded())
+
+
+def test_the_dtype_of_the_fit_excuses_no_other_weights(tmp_path: Path) -> None:
+    """A model's sha256 is of its files: another --dtype does not make it another one, and does not make other weights the same."""
+    out = tmp_path / "d.safetensors"
+    directions.make(loaded(seed=0), SIDES, Recipe(2), out, {})
+    assert directions.open_file(out, loaded(seed=0, dtype=torch.bfloat16)).tensor.shape == (HIDDEN,)
+    with pytest.raises(BadRequest, match=r"was made for tiny .*, other weights"):
+        directions.open_file(out, loaded(seed=1, dtype=torch.bfloat16))
 
 
 def test_a_files_own_notes_do_not_replace_its_sha256(tmp_path: Path) -> None:

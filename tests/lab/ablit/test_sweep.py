@@ -3,11 +3,13 @@
 from pathlib import Path
 
 import pytest
+from optuna.storages.journal import JournalFileBackend
 
 from ablit import evaluate, pareto, search, sweep
 from ablit.__main__ import Job, _grid
 from ablit.edit import random_like
 from ablit.grid import Grid
+from ablit.model import Loaded
 from ablit.receipt import Receipt, check
 from bench.errors import BadRequest, BenchError
 from tests.lab.ablit.tiny import bench, loaded, vectors
@@ -110,17 +112,56 @@ def test_unknown_classifier() -> None:
         evaluate.prepare(loaded(), [evaluate.Ask(Prompts("p", ("a",), "0" * 64), "polite")], 1, [0], quiet)
 
 
+def space(tiny: Loaded) -> search.Space:
+    return search.Space(("m", "d", "t", "p"), vectors(), ("o_proj",), search.upper(4), 4)
+
+
 def test_search_resumes_from_its_journal(tmp_path: Path) -> None:
-    tiny, r = bench(loaded()), vectors()
-    assert len(search.run(tiny, r, tmp_path, 2, 1, quiet)) == 2
-    assert len(search.run(tiny, r, tmp_path, 3, 1, quiet)) == 1
-    assert search.run(tiny, r, tmp_path, 3, 1, quiet) == []
+    tiny, said = bench(loaded()), list[str]()
+    here = space(tiny.loaded)
+    counts = [len(search.run(tiny, here, search.study_of(tmp_path, here, 1), tmp_path, trials, said.append)) for trials in (2, 3, 3)]
+    assert counts == [2, 1, 0]
     made = [check(path) for path in tmp_path.glob("*.json")]
     assert len(made) == 3
     assert all(receipt.spec.kernel and min(receipt.spec.layers) >= 1 for receipt in made)
+    assert [line[:14] for line in said] == ["trial 1 of 2: ", "trial 2 of 2: ", "trial 3 of 3: "]
+    assert search.left(search.study_of(tmp_path, here, 1), 5) == 2
 
 
-def test_search_with_a_broken_journal(tmp_path: Path) -> None:
-    (tmp_path / search.JOURNAL).write_text("not a journal\n")
+@pytest.mark.parametrize("content", ["not a journal\n", "[]\n", '{"op_code": 99}\n', '{"op_code": 4}\n'])
+def test_search_with_a_broken_journal(tmp_path: Path, content: str) -> None:
+    (tmp_path / search.JOURNAL).write_text(content)
     with pytest.raises(BenchError, match=r"the search journal .* cannot be used"):
-        search.run(bench(loaded()), vectors(), tmp_path, 1, 1, quiet)
+        search.study_of(tmp_path, space(loaded()), 1)
+
+
+@pytest.mark.parametrize("at", [1, 3, 6])
+def test_a_full_disk_while_the_journal_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    """A trial begins, gets its four values, and ends. What the disk took of the last line is dropped at the next call."""
+    tiny = bench(loaded())
+    here = space(tiny.loaded)
+    study, real, calls = search.study_of(tmp_path, here, 1), JournalFileBackend.append_logs, list[int]()
+
+    def limited(self: JournalFileBackend, logs: list[dict[str, object]]) -> None:
+        calls.append(1)
+        if len(calls) == at:
+            with (tmp_path / search.JOURNAL).open("ab") as file:
+                file.write(b'{"op_code":5,"wor')
+            raise OSError(28, "No space left on device")
+        real(self, logs)
+
+    monkeypatch.setattr(JournalFileBackend, "append_logs", limited)
+    with pytest.raises(BenchError, match=r"cannot be used: \[Errno 28\] No space left on device\ntry: free disk space"):
+        search.run(tiny, here, study, tmp_path, 2, quiet)
+    monkeypatch.setattr(JournalFileBackend, "append_logs", real)
+    assert len(search.run(tiny, here, search.study_of(tmp_path, here, 1), tmp_path, 2, quiet)) == 2
+    assert search.left(search.study_of(tmp_path, here, 1), 2) == 0
+
+
+def test_an_interrupted_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = bench(loaded())
+    here = space(tiny.loaded)
+    monkeypatch.setattr(evaluate, "point", Counted(3, KeyboardInterrupt()))
+    with pytest.raises(BenchError, match="interrupted after 2 of 4 trials\ntry: the same command again goes on there"):
+        search.run(tiny, here, search.study_of(tmp_path, here, 1), tmp_path, 4, quiet)
+    assert search.left(search.study_of(tmp_path, here, 1), 4) == 2

@@ -52,3 +52,20 @@ def test_folders_without_a_model_are_refused(tmp_path: Path, capsys: pytest.Capt
     assert local.main(["--folder", str(tmp_path), "--out", str(tmp_path / "x.npz")]) == 2
     assert "is no folder of a causal language model" in capsys.readouterr().err
     assert not (tmp_path / "x.npz").exists()
+
+
+def test_a_truncated_weight_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """safetensors has an exception of its own for it, which is neither an OSError nor a ValueError."""
+    tiny.llama().save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:5000])
+    assert local.main(["--folder", str(tmp_path), "--out", str(tmp_path / "x.npz")]) == 2
+    said = capsys.readouterr().err
+    assert "is no folder of a causal language model" in said
+    assert "SafetensorError" not in said.splitlines()[-1]
+
+
+def test_an_out_that_cannot_be_written_is_found_before_the_model_is_loaded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"not even one")
+    assert local.main(["--folder", str(tmp_path), "--out", "/proc/none/x.npz"]) == 2
+    assert "error: cannot write /proc/none/x.npz: No such file or directory" in capsys.readouterr().err
