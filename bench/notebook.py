@@ -108,12 +108,13 @@ def by_kit(draw: Callable[[Sequence[Receipt]], Any], receipts: Sequence[Receipt]
 
 def by_direction(draw: Callable[[Sequence[AblationPoint]], Any], points: Sequence[AblationPoint]) -> Shown:
     """The figure once for each direction and basis, without controls."""
-    return _each(draw, [(f"{name} {own[0].basis.where}", own) for name, own in quality.by_direction(points)])
+    named = [(f"{name} {own[0].basis.where}, n = {own[0].basis.prompts} prompts", own) for name, own in quality.by_direction(points)]
+    return _each(draw, named)
 
 
 def by_basis(draw: Callable[[Sequence[AblationPoint]], Any], points: Sequence[AblationPoint]) -> Shown:
     """The figure once for each set of points that may share a front, with the controls."""
-    return _each(draw, [(f"{basis.model} {basis.where}", own) for basis, own in quality.by_basis(points)])
+    return _each(draw, [(basis.name, own) for basis, own in quality.by_basis(points)])
 
 
 def _each(draw: Callable[[Sequence[AblationPoint]], Any], parts: Sequence[tuple[str, list[AblationPoint]]]) -> Shown:

@@ -94,6 +94,14 @@ def test_served_points_and_other_prompts_have_their_own_basis() -> None:
     assert [(basis.prompts, basis.top) for basis, _ in by_basis(found)] == [(4, None), (4, 20), (4, 20), (2, None)]
 
 
+def test_one_kit_with_other_settings_is_another_basis() -> None:
+    """Told in the same words, and still no front of two."""
+    ways = [served().model_copy(update={"settings_sha256": letter * 64}) for letter in "ab"]
+    points = kind.points([sample(id=f"{at}" * 12, protocol="served", served=way, edits=()) for at, way in enumerate(ways)])
+    assert [[point.source[0] for point in some] for _, some in by_basis(points)] == [["0"], ["1"]]
+    assert len({basis.name for basis, _ in by_basis(points)}) == 1
+
+
 def test_the_figures_have_the_front_of_the_table() -> None:
     """Dearer and no rarer, but not surely: on the front in both. Surely dearer: in none."""
     kld = {"a" * 12: (0.01, 0.02, 0.03), "b" * 12: (0.02, 0.03, 0.04), "c" * 12: (0.05, 0.06, 0.07)}
