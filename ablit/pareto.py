@@ -15,8 +15,8 @@ from bench.errors import InvalidMeasurement
 
 @dataclass(frozen=True)
 class Gate:
-    """A condition on a summary figure as data: `figure` is kld, p, unsound_share, rate, acceptance or first_token_kld; the value must
-    lie within, and one that is not known does not."""
+    """A condition on a summary figure as data: `figure` is a key of `figures`; the value must lie within, and one that is not known does
+    not."""
 
     figure: str
     low: float = float("-inf")
@@ -27,7 +27,8 @@ class Gate:
         return value is not None and self.low <= value <= self.high
 
 
-GATES = (Gate("kld", high=0.1), Gate("p", high=0.01), Gate("unsound_share", high=0.25))
+# p is two-sided: `net` asks that more prompts lost the behaviour than gained it
+GATES = (Gate("kld", high=0.1), Gate("p", high=0.01), Gate("net", low=1), Gate("unsound_share", high=0.25))
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ def figures(receipt: Receipt) -> dict[str, float | None]:
     return {
         "kld": summary.kld,
         "p": side.p,
+        "net": side.lost - side.gained,
         "rate": side.rate,
         "unsound_share": side.unsound / count,
         "acceptance": summary.acceptance,

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from ablit.pareto import Row
 from ablit.receipt import Receipt
 from ablit.spec import EditSpec, shown
+from bench.quality import FEW_WINDOWS
 
 COLUMNS = (
-    "direction", "layers", "alpha", "1 - alpha", "KLD, nats (95 %)", "p99", "first-token KLD", "agreement", "1 - TV",
+    "direction", "layers", "alpha", "1 - alpha", "KLD, nats (95 %)", "positions / windows", "p99", "first-token KLD", "agreement", "1 - TV",
     "rate, stock", "rate, edited (95 %)", "lost / gained", "p", "other side", "unsound", "front", "fails", "receipt",
 )  # fmt: skip
 
@@ -56,13 +57,14 @@ def _cells(row: Row) -> list[str]:
     spec = receipt.spec
     alpha = f"{spec.alpha:g} {edit(spec)}".strip()
     low = ">= " if receipt.panel.form == "top-k" else ""
-    interval = summary.kld_interval or (summary.kld, summary.kld)
+    windows = receipt.panel.windows
     return [
         label(receipt),
         shown(spec.layers),
         alpha,
         f"{1 - spec.alpha:g}" + (" (over-projects)" if spec.alpha > 2 else ""),
-        f"{low}{summary.kld:.4f} ({interval[0]:.4f}-{interval[1]:.4f})",
+        f"{low}{summary.kld:.4f}{_interval(receipt)}",
+        f"{sum(window.positions for window in windows):,} / {len(windows)}",
         f"{receipt.panel.p99:.3f}",
         "-" if side.first_token_kld is None else f"{low}{side.first_token_kld:.3f}",
         f"{summary.agreement:.3f}",
@@ -77,6 +79,12 @@ def _cells(row: Row) -> list[str]:
         ", ".join(row.failed) or "-",
         receipt.id,
     ]
+
+
+def _interval(receipt: Receipt) -> str:
+    """That of the KLD in brackets, marked where it rests on too few windows; nothing where there is none."""
+    interval, few = receipt.summary.kld_interval, len(receipt.panel.windows) < FEW_WINDOWS
+    return f" ({interval[0]:.4f}-{interval[1]:.4f}{', few windows' if few else ''})" if interval else ""
 
 
 def markdown(rows: Sequence[Row]) -> str:

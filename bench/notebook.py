@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -106,9 +107,18 @@ def by_kit(draw: Callable[[Sequence[Receipt]], Any], receipts: Sequence[Receipt]
 
 
 def by_direction(draw: Callable[[Sequence[AblationPoint]], Any], points: Sequence[AblationPoint]) -> Shown:
-    """The figure once for each direction, with the controls in each."""
-    parts = quality.by_direction(points)
-    shown = [f"<h4>{name}</h4>{figure(partial(draw, own)).html}" for name, own in parts.items()]
+    """The figure once for each direction and basis, without controls."""
+    named = [(f"{name} {own[0].basis.where}, n = {own[0].basis.prompts} prompts", own) for name, own in quality.by_direction(points)]
+    return _each(draw, named)
+
+
+def by_basis(draw: Callable[[Sequence[AblationPoint]], Any], points: Sequence[AblationPoint]) -> Shown:
+    """The figure once for each set of points that may share a front, with the controls."""
+    return _each(draw, [(basis.name, own) for basis, own in quality.by_basis(points)])
+
+
+def _each(draw: Callable[[Sequence[AblationPoint]], Any], parts: Sequence[tuple[str, list[AblationPoint]]]) -> Shown:
+    shown = [f"<h4>{escape(name)}</h4>{figure(partial(draw, own)).html}" for name, own in parts]
     return Shown("".join(shown) or "<p>no point</p>", f"{len(parts)} figures")
 
 

@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RECEIPTS, FIGURES = ROOT / "results" / "receipts", ROOT / "results" / "figures"
 
 _RESULTS = ROOT / "results"
+ABLATION_FIGURES = _RESULTS / "ablation" / "figures"
 FOLDERS = {  # kinds of receipts with a folder of their own
     "ablation": _RESULTS / "ablation" / "receipts",
     "comparison": _RESULTS / "comparisons",
@@ -224,15 +225,37 @@ def export(ctx: Any, paths: str = "", format: str = "llama-benchy") -> None:
     print(exports.render(receipts, form))
 
 
-@cli.task(help={"paths": _PATHS, "out": "folder (default results/figures/)"})
-def plot(ctx: Any, paths: str = "", out: str | None = None) -> None:
-    """Decode throughput, acceptance per position, and throughput against latency as PNG and SVG, from receipts only."""
+@cli.task(
+    help={
+        "paths": _PATHS,
+        "kind": "performance or ablation (default performance)",
+        "out": "folder (default results/figures/, of ablation results/ablation/figures/)",
+    }
+)
+def plot(ctx: Any, paths: str = "", kind: str | None = None, out: str | None = None) -> None:
+    """Figures as PNG and SVG, from receipts only: throughput, first token, acceptance, latency; of ablation effect against KLD, sweep."""
     from bench import plot as plots
     from bench import table as tables
     from bench.receipt import shown
 
-    receipts, left_out = tables.load(_paths(paths))
-    for line in left_out:
-        _note(f"left out: {line}")
-    for path in plots.write(receipts, Path(out) if out else FIGURES):
+    word = cli.choice("kind", kind, ("performance", "ablation"))
+    if word == "ablation":
+        made = _ablation_figures(_paths(paths, word), Path(out) if out else ABLATION_FIGURES)
+    else:
+        receipts, left_out = tables.load(_paths(paths))
+        for line in left_out:
+            _note(f"left out: {line}")
+        made = plots.write(receipts, Path(out) if out else FIGURES)
+    for path in made:
         print(shown(path))
+
+
+def _ablation_figures(paths: Sequence[Path], out: Path) -> list[Path]:
+    from bench import plot as plots
+    from bench.kinds import registry
+    from bench.quality import AblationPoint
+
+    pile = registry.load(paths, ["ablation"])
+    for line in pile.left_out:
+        _note(f"left out: {line}")
+    return plots.write_ablation(registry.points(pile, AblationPoint), out)

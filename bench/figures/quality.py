@@ -5,16 +5,25 @@ They take plain rows (see bench.quality), so that receipts and published figures
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Hashable, Sequence
+from math import nan
+from statistics import fmean
+from typing import TypeVar
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 
 from bench.figures import style
 from bench.figures.performance import WIDTH
-from bench.quality import AblationPoint, KldPoint, front
+from bench.quality import FEW_WINDOWS, AblationPoint, KldPoint
+
+Named = TypeVar("Named", bound=Hashable)
 
 _GB = 1e9
+EFFECT = "stock rate less\nedited rate (net)"
+_WIDE = 30  # times the smallest KLD: from there on the scale is logarithmic
 
 
 def kld_figure(points: Sequence[KldPoint]) -> Figure:
@@ -75,64 +84,104 @@ def _sizes(axes: Axes, at: int, name: str, points: Sequence[KldPoint]) -> None:
         axes.annotate(style.short(point.label, 18), (x, y), textcoords="offset points", xytext=(6, 5), fontsize=7.5)
 
 
+def _one(things: Sequence[Named], what: str) -> Named | None:
+    """What all of them are; None for no one. Raises ValueError when they differ: such points must not stand in one figure."""
+    found = list(dict.fromkeys(things))
+    if len(found) > 1:
+        raise ValueError(f"{len(found)} {what} in one figure")
+    return found[0] if found else None
+
+
 def sweep_figure(points: Sequence[AblationPoint]) -> Figure:
-    """Effect over layers x alpha as a heat map; each cell says its value. Controls are no part of it."""
+    """Effect of one direction over layers x alpha as a heat map; each cell says its value, all of them where there are several, and has
+    the colour of their mean. Controls are no part of it. Raises ValueError for points of different bases or directions."""
     edited = [point for point in points if not point.control]
-    layers, alphas = list(dict.fromkeys(point.layers for point in edited)), sorted({point.alpha for point in edited})
-    figure, axes = style.axes_of(WIDTH, style.rows_height([f"{layer}\n" for layer in layers]) + 0.6)
-    held = {(point.layers, point.alpha): point for point in edited}
-    grid = [[held[key].effect if (key := (layer, alpha)) in held else float("nan") for alpha in alphas] for layer in layers]
-    if not edited:
+    basis, _ = _one([point.basis for point in points], "bases"), _one([(p.direction, p.edit) for p in edited], "directions")
+    layers, alphas = sorted({point.layers for point in edited}, key=_numbers), sorted({point.alpha for point in edited})
+    figure, axes = style.axes_of(WIDTH, style.rows_height([f"{layer}\n" for layer in layers]) + 0.9)
+    if not basis or not edited:
         style.nothing(axes, "no ablation yet")
         return figure
-    image = axes.imshow(grid, cmap="cividis", aspect="auto")
-    middle = (min(point.effect for point in edited) + max(point.effect for point in edited)) / 2
-    for (layer, alpha), point in held.items():
-        shade = "white" if point.effect < middle else "black"
-        place = (alphas.index(alpha), layers.index(layer))
-        axes.text(*place, f"{point.effect:+.2f}", ha="center", va="center", fontsize=8.5, color=shade)
+    image = _cells(axes, edited, layers, alphas)
     axes.set_xticks(range(len(alphas)), [f"{alpha:g}" for alpha in alphas])
     axes.set_yticks(range(len(layers)), layers)
     axes.grid(visible=False)
     axes.set_xlabel("alpha")
     axes.set_ylabel("layers")
-    style.titled(figure, f"Effect against the unedited twin, n = {_prompts(edited)} prompts")
-    figure.colorbar(image, ax=axes, label="share of prompts changed")
+    style.titled(figure, f"{edited[0].direction} {edited[0].edit}".strip() + f", {basis.name}")
+    figure.colorbar(image, ax=axes, label=EFFECT)
     return figure
 
 
-def _prompts(points: Sequence[AblationPoint]) -> str:
-    return ", ".join(dict.fromkeys(str(point.prompts) for point in points if point.prompts)) or "unknown"
+def _cells(axes: Axes, edited: Sequence[AblationPoint], layers: Sequence[str], alphas: Sequence[float]) -> AxesImage:
+    held: dict[tuple[str, float], list[float]] = {}
+    for point in edited:
+        held.setdefault((point.layers, point.alpha), []).append(point.effect)
+    means = {place: fmean(effects) for place, effects in held.items()}
+    middle = (min(means.values()) + max(means.values())) / 2
+    for (layer, alpha), effects in held.items():
+        shade = "white" if means[layer, alpha] < middle else "black"
+        text = "\n".join(f"{effect:+.2f}" for effect in effects)
+        axes.text(alphas.index(alpha), layers.index(layer), text, ha="center", va="center", fontsize=8.5, color=shade)
+    return axes.imshow([[means.get((layer, alpha), nan) for alpha in alphas] for layer in layers], cmap="cividis", aspect="auto")
+
+
+def _numbers(layers: str) -> list[int]:
+    return [int(word) for word in re.findall(r"\d+", layers)]
 
 
 def pareto_figure(points: Sequence[AblationPoint]) -> Figure:
-    """Effect against KLD with both intervals; the front as a line, controls as hollow points."""
-    figure, axes = style.axes_of(WIDTH, 4)
-    for control in (False, True):
-        some = [point for point in points if point.control == control]
-        _pareto(axes, some, control)
-    best = front(points)
-    axes.plot([point.kld for point in best], [point.effect for point in best], color=style.ink(), linewidth=1, label="front (means)")
+    """Effect against KLD of all edits of one basis, with both intervals; rings around those on the front, controls hollow. Raises
+    ValueError for points of different bases."""
+    basis = _one([point.basis for point in points], "bases")
+    series = list(dict.fromkeys(_series(point) for point in sorted(points, key=lambda point: point.control)))
+    figure, axes = style.axes_of(WIDTH, 4.3 + 0.22 * len(series))
+    for at, name in enumerate(series):
+        _pareto(axes, at, name, [point for point in points if _series(point) == name])
+    _rings(axes, [point for point in points if point.front])
     axes.axhline(0, color=style.muted(), linewidth=1)
-    axes.set_xlabel("KLD to the unedited twin, nats per token")
-    axes.set_ylabel("effect, share of prompts changed")
-    style.titled(figure, "Lines = intervals")
-    if points:
+    _kld_scale(axes, points, basis.top if basis else None)
+    axes.set_ylabel(EFFECT)
+    if basis:
+        few = f" (KLD's too narrow: fewer than {FEW_WINDOWS} windows)" if basis.windows < FEW_WINDOWS else ""
+        style.titled(figure, f"{basis.name}. Lines: 95 % intervals{few}")
         figure.legend(loc="outside lower left", ncols=1)
     else:
         style.nothing(axes, "no ablation yet")
     return figure
 
 
-def _pareto(axes: Axes, points: Sequence[AblationPoint], control: bool) -> None:
-    shade = style.colour(1 if control else 0)
-    name = f"{'random direction (control)' if control else 'direction'}, n = {len(points)}"
+def _rings(axes: Axes, best: Sequence[AblationPoint]) -> None:
+    if best:
+        xs, ys, name = [point.kld for point in best], [point.effect for point in best], f"on the front: not surely beaten, {_counted(best)}"
+        axes.scatter(xs, ys, s=110, facecolors="none", edgecolors=style.ink(), linewidths=1.2, label=name, zorder=4)
+
+
+def _kld_scale(axes: Axes, points: Sequence[AblationPoint], top: int | None) -> None:
+    klds = [point.kld for point in points]
+    if klds and min(klds) > 0 and max(klds) >= _WIDE * min(klds):
+        axes.set_xscale("log")
+    else:
+        style.up_from_zero(axes, "x", [point.kld_high or point.kld for point in points])
+    bound = f"\n(top {top} and the rest: a lower bound)" if top else ""
+    axes.set_xlabel(f"KLD to the unedited twin, nats per token{bound}")
+
+
+def _series(point: AblationPoint) -> str:
+    return f"{'random directions (controls)' if point.control else point.direction or 'direction'} {point.edit}".strip()
+
+
+def _counted(points: Sequence[AblationPoint]) -> str:
+    return f"{len(points)} point{'s' if len(points) > 1 else ''}"
+
+
+def _pareto(axes: Axes, at: int, name: str, points: Sequence[AblationPoint]) -> None:
+    shade = style.muted() if points[0].control else style.colour(at)
     for point in points:
         if point.low is not None and point.high is not None:
             axes.vlines(point.kld, point.low, point.high, color=shade, linewidth=1, alpha=0.7)
         if point.kld_low is not None and point.kld_high is not None:
             axes.hlines(point.effect, point.kld_low, point.kld_high, color=shade, linewidth=1, alpha=0.7)
-    fill = "none" if control else shade
-    if points:
-        xs, ys = [point.kld for point in points], [point.effect for point in points]
-        axes.scatter(xs, ys, marker=style.marker(int(control)), facecolors=fill, edgecolors=shade, label=name, zorder=3)
+    fill = "none" if points[0].control else shade
+    xs, ys, label = [point.kld for point in points], [point.effect for point in points], f"{name}, {_counted(points)}"
+    axes.scatter(xs, ys, marker=style.marker(at), facecolors=fill, edgecolors=shade, label=label, zorder=3)

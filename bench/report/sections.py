@@ -98,16 +98,18 @@ def _ablation(pile: Pile, folder: Path) -> str:
     points = registry.points(pile, AblationPoint)
     if not points:
         return html.paragraph("No ablation receipt yet; invoke ablit.sweep writes some.")
-    drawn = []
-    for name, some in quality.by_direction(points).items():
-        said = f"Direction {name}: " if name else ""
-        drawn.append(html.figure(partial(quality_figures.sweep_figure, some), "Sweep", f"{said}effect over layers and alpha"))
-        drawn.append(
-            html.figure(partial(quality_figures.pareto_figure, some), "Effect against KLD", f"{said}random directions as controls")
-        )
     kinds = [kind for kind in registry.KINDS if kind.word == "ablation"]
     shown = [html.table(show.grid_of(pile, kind), "Ablation") for kind in kinds if pile.of(kind.word)]
-    return "".join([*shown, html.figures(drawn)])
+    return "".join([*shown, *(_of_basis(basis.name, some) for basis, some in quality.by_basis(points))])
+
+
+def _of_basis(name: str, points: Sequence[AblationPoint]) -> str:
+    """The points that may share a front: only these are ever drawn together."""
+    drawn = [html.figure(partial(quality_figures.pareto_figure, points), "Effect against KLD", "random directions as controls")]
+    for direction, some in quality.by_direction(points):
+        said = f"Direction {direction}: effect over layers and alpha" if direction else "effect over layers and alpha"
+        drawn.append(html.figure(partial(quality_figures.sweep_figure, some), "Sweep", said))
+    return f"<h3>{escape(name)}</h3>{html.figures(drawn)}"
 
 
 def _receipts(pile: Pile, folder: Path) -> str:

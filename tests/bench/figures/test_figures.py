@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.collections import LineCollection
@@ -23,9 +25,10 @@ from bench.compare import build
 from bench.compare.model import Comparison
 from bench.compare.verdict import Rules
 from bench.derive import derived
+from bench.errors import InvalidMeasurement
 from bench.figures import comparison, performance, style
 from bench.figures import quality as quality_figures
-from bench.quality import AblationPoint, KldPoint, front
+from bench.quality import AblationPoint, Basis, KldPoint
 from bench.receipt import Receipt, seal
 from tests.bench.compare.support import ABBA, receipt
 from tests.bench.rounds_sample import grouped
@@ -54,12 +57,15 @@ KLD = [
     KldPoint("ours, 8 bpw", 0.004, "panel A", True, 0.003, 0.005, 0.001, 20480, 150e6),
     KldPoint("a published one with a rather long name", 0.03, "P7a", False, None, None, None, None, 176e6),
 ]
+BASIS = Basis("a", "tiny", "in process", 100, "brief, 32 tokens", 2560, 5)
+SERVED = Basis("b", "tiny", "on kit two (2 ranks)", 4, "brief, 4 tokens", 20_480, 40, top=20)
 SWEEP = [
-    AblationPoint(layers, alpha, effect := 0.1 * row + 0.08 * alpha, kld := 0.004 * row + 0.012 * alpha, effect - 0.06, effect + 0.06,
-                  0.8 * kld, 1.2 * kld, 100)
-    for row, layers in enumerate(("10-29", "15-29", "20-29")) for alpha in (0.0, 1.0, 2.0)
+    AblationPoint(BASIS, layers, alpha, effect := 0.1 * row + 0.08 * alpha, kld := 0.004 * row + 0.012 * alpha, effect - 0.06,
+                  effect + 0.06, 0.8 * kld, 1.2 * kld, direction="brief-15", front=alpha == 2)
+    for row, layers in enumerate(("10-29", "15-29", "20-29")) for alpha in (0.5, 1.0, 2.0)
 ]  # fmt: skip
-SWEEP += [AblationPoint("10-29", 1.0, 0.01, 0.011, -0.05, 0.07, prompts=100, control=True)]
+SWEEP += [AblationPoint(BASIS, "10-29", 1.0, 0.01, 0.011, -0.05, 0.07, control=True, direction="random-0")]
+OVER_HTTP = [replace(point, basis=SERVED) for point in SWEEP]
 
 FIGURES: dict[str, Callable[[], Figure]] = {
     "decode": lambda: performance.decode_figure(receipts()),
@@ -73,6 +79,13 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "sweep": lambda: quality_figures.sweep_figure(SWEEP),
     "pareto": lambda: quality_figures.pareto_figure(SWEEP),
 }
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """pyplot keeps every figure that nobody closes, and warns at the twentieth."""
+    yield
+    plt.close("all")
 
 
 @pytest.mark.parametrize("theme", style.THEMES)
@@ -168,23 +181,97 @@ def test_published_kld_rows() -> None:
     assert (awq.mean, awq.low, awq.high, awq.positions) == (0.077026, 0.069561, 0.085387, 221_076)
 
 
-def test_the_front_holds_no_control_and_nothing_that_is_beaten() -> None:
-    a, b, c = AblationPoint("1", 1, 0.1, 0.01), AblationPoint("1", 2, 0.3, 0.02), AblationPoint("2", 1, 0.2, 0.03)
-    control = AblationPoint("1", 1, 0.9, 0.001, control=True)
-    assert front([c, b, control, a]) == [a, b]
+def words_of(figure: Figure) -> str:
+    axes = figure.axes[0]
+    legend = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+    return " ".join([figure.get_suptitle(), axes.get_xlabel(), axes.get_ylabel(), *legend]).replace("\n", " ")
 
 
-def test_directions_are_drawn_apart_with_the_controls() -> None:
-    a, b = AblationPoint("1", 1, 0.1, 0.01, direction="a"), AblationPoint("1", 1, 0.3, 0.02, direction="b")
-    control = AblationPoint("1", 1, 0.0, 0.01, control=True, direction="random-1")
-    assert quality.by_direction([a, control, b]) == {"a": [a, control], "b": [control, b]}
+def ringed(figure: Figure) -> list[tuple[float, float]]:
+    rings = [each for each in figure.axes[0].collections if str(each.get_label()).startswith("on the front")]
+    return [(float(x), float(y)) for ring in rings for x, y in np.asarray(ring.get_offsets())]
 
 
-def test_kinds_of_edit_are_drawn_apart_each_with_its_own_controls() -> None:
-    a, down = AblationPoint("1", 1, 0.1, 0.01, direction="a"), AblationPoint("1", 1, 0.3, 0.2, direction="a", edit="+down")
-    control = AblationPoint("1", 1, 0.0, 0.01, control=True, direction="random-1")
-    worse = AblationPoint("1", 1, 0.0, 0.3, control=True, direction="random-1", edit="+down")
-    assert quality.by_direction([a, down, worse, control]) == {"a": [a, control], "a +down": [down, worse]}
+def test_points_of_two_bases_share_no_figure() -> None:
+    """The same edit measured in process and over HTTP: another KLD, other prompts."""
+    here = AblationPoint(BASIS, "10-29", 2.0, 0.41, 0.0369, direction="brief-15")
+    there = AblationPoint(SERVED, "10-29", 2.0, 0.0, 0.0192, direction="brief-15")
+    control = AblationPoint(SERVED, "10-29", 2.0, 0.0, 0.0044, direction="random-0", control=True)
+    alike = replace(here, basis=replace(BASIS, key="other settings, told in the same words"))
+    points = [here, there, control, alike]
+    assert quality.by_basis(points) == [(BASIS, [here]), (SERVED, [there, control]), (alike.basis, [alike])]
+    assert quality.by_direction(points) == [("brief-15", [here]), ("brief-15", [there]), ("brief-15", [alike])]
+    with style.themed(style.LIGHT):
+        for draw in (quality_figures.sweep_figure, quality_figures.pareto_figure):
+            with pytest.raises(ValueError, match="3 bases in one figure"):
+                draw(points)
+            assert style.svg(partial(draw, [here]), style.LIGHT).startswith(b"<?xml")
+
+
+def test_directions_and_kinds_of_edit_have_a_heat_map_each() -> None:
+    a, b = AblationPoint(BASIS, "1", 1, 0.1, 0.01, direction="a"), AblationPoint(BASIS, "1", 1, 0.3, 0.02, direction="b")
+    down, control = replace(a, edit="+down"), replace(a, control=True, direction="random-1")
+    assert quality.by_direction([a, control, b, down]) == [("a", [a]), ("b", [b]), ("a +down", [down])]
+    with pytest.raises(ValueError, match="2 directions in one figure"):
+        quality_figures.sweep_figure([a, b])
+
+
+def test_a_cell_of_two_edits_says_both() -> None:
+    """Two kernels of the same layers and alpha: none of them hides the other."""
+    a, b = (AblationPoint(BASIS, "1-9", 2, effect, 0.1, direction="a", edit="kernel") for effect in (0.25, 0.5))
+    with style.themed(style.LIGHT):
+        figure = quality_figures.sweep_figure([a, b])
+    assert [text.get_text() for text in figure.axes[0].texts] == ["+0.25\n+0.50"]
+    assert figure.axes[0].images[0].get_array().tolist() == [[0.375]]  # type: ignore[union-attr]
+
+
+def test_what_the_figures_say() -> None:
+    with style.themed(style.LIGHT):
+        pareto, served, sweep = quality_figures.pareto_figure(SWEEP), quality_figures.pareto_figure(OVER_HTTP), FIGURES["sweep"]()
+    basis = "tiny in process; 2,560 positions in 5 windows; n = 100 prompts (brief, 32 tokens)"
+    assert f"{basis}. Lines: 95 % intervals (KLD's too narrow: fewer than 10 windows)" in words_of(pareto)
+    assert "lower bound" not in words_of(pareto)
+    assert f"brief-15, {basis}" in words_of(sweep)
+    assert "tiny on kit two (2 ranks); 20,480 positions in 40 windows; n = 4 prompts (brief, 4 tokens)." in words_of(served)
+    assert "top 20 and the rest: a lower bound" in words_of(served)
+    assert "narrow" not in words_of(served)
+    net = "stock rate less edited rate (net)"
+    assert net in words_of(pareto)
+    assert sweep.axes[1].get_ylabel().replace("\n", " ") == net
+
+
+def test_rings_are_round_the_points_that_the_table_puts_on_the_front() -> None:
+    """Not round those that are best by their means: the second is beaten in both, but not surely."""
+    best = AblationPoint(BASIS, "1", 1, 0.4, 0.03, direction="a", front=True)
+    beaten = AblationPoint(BASIS, "2", 1, 0.3, 0.05, direction="a", front=True)
+    surely = AblationPoint(BASIS, "3", 1, 0.0, 0.01, direction="a", front=False)
+    control = AblationPoint(BASIS, "1", 1, 0.9, 0.02, direction="random-0", control=True)
+    with style.themed(style.LIGHT):
+        figure = quality_figures.pareto_figure([best, beaten, surely, control])
+    assert ringed(figure) == [(0.03, 0.4), (0.05, 0.3)]
+    assert figure.axes[0].get_xscale() == "linear"
+
+
+def test_a_wide_range_of_kld_has_a_logarithmic_scale() -> None:
+    low, high = (AblationPoint(BASIS, "1", 1, 0.4, kld, direction="a") for kld in (0.001, 0.03))
+    with style.themed(style.LIGHT):
+        assert quality_figures.pareto_figure([low, high]).axes[0].get_xscale() == "log"
+        assert quality_figures.pareto_figure([replace(low, kld=0.0), high]).axes[0].get_xscale() == "linear"
+
+
+def test_layers_in_their_order() -> None:
+    points = [AblationPoint(BASIS, layers, 1, 0.1, 0.1, direction="a") for layers in ("10-29", "2-9", "10-12,14")]
+    with style.themed(style.LIGHT):
+        ticks = quality_figures.sweep_figure(points).axes[0].get_yticklabels()
+    assert [tick.get_text() for tick in ticks] == ["2-9", "10-12,14", "10-29"]
+
+
+def test_all_files_of_ablation_points(tmp_path: Path) -> None:
+    names = [path.name for path in plot.write_ablation([*SWEEP, *OVER_HTTP], tmp_path)]
+    ends = (".png", ".svg", "-dark.png", "-dark.svg")
+    assert names == [f"{name}{end}" for name in ("pareto", "pareto-2", "sweep", "sweep-2") for end in ends]
+    with pytest.raises(InvalidMeasurement, match="no valid ablation receipt to plot"):
+        plot.write_ablation([], tmp_path)
 
 
 def test_all_files_of_a_receipt_folder(tmp_path: Path) -> None:
