@@ -13,6 +13,7 @@ import torch
 from ablit import panel, reply
 from ablit.classify import CLASSIFIERS, Answer, coherence
 from ablit.edit import Vectors, edited
+from ablit.lean import Memory
 from ablit.model import Loaded
 from ablit.prompts import Prompts
 from ablit.provenance import tool
@@ -23,6 +24,7 @@ from bench.errors import BadRequest, InvalidMeasurement
 from bench.kld import windows as texts
 
 SAMPLES = 3
+_ROWS = 64  # of answers in a step: with more, the products take their time by the row
 
 
 @dataclass(frozen=True)
@@ -79,46 +81,76 @@ def prepare(loaded: Loaded, asks: Sequence[Ask], per_stratum: int | None, entrie
     return Bench(loaded, base, cut, sides, f"{sealed.name} {sealed.sha256[:12]}", spent)
 
 
-def point(bench: Bench, spec: EditSpec, vectors: Vectors, keep: Sequence[int] = ()) -> Receipt:
-    """Measure one edit; the model is unedited again afterwards. keep: as of panel.Base.measure. Raises BadRequest, InvalidMeasurement."""
+def at_once(bench: Bench) -> int:
+    """How many points' answers go on together: up to _ROWS rows a step, and a gigabyte of their edited weights."""
+    rows = max(len(side.ask.prompts.texts) for side in bench.sides)
+    layers = bench.loaded.model.model.layers
+    edited: int = sum(each.weight.nbytes for layer in layers for each in (layer.self_attn.o_proj, layer.mlp.down_proj))
+    return max(1, min(_ROWS // rows, 2**30 // edited))
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A point that is measured up to its answers' first tokens. Its edit has been taken back; the answers can go on."""
+
+    spec: EditSpec
+    vectors: Vectors
+    edits: tuple[LayerEdit, ...]
+    panel: PanelFacts
+    answers: list[tuple[torch.Tensor, Memory]]
+    cpu_s: dict[str, float]
+
+
+def begin(bench: Bench, spec: EditSpec, vectors: Vectors, keep: Sequence[int] = ()) -> Begun:
+    """Measure one edit's panel and begin its answers; the model is unedited again afterwards. keep: as of panel.Base.measure.
+
+    Raises BadRequest, InvalidMeasurement.
+    """
     first = min(spec.layers)
     started = time.process_time()
     with edited(bench.loaded.model, spec, vectors) as edits:
         applied = time.process_time()
         distances = bench.base.measure(first, edits, keep)
         halfway = time.process_time()
-        behaviour = tuple(_side(side, first) for side in bench.sides)
+        touched = {(edit.layer, edit.target) for edit in edits}
+        answers = [reply.begun(side.asked, first, side.ask.reply_tokens, touched) for side in bench.sides]
     spent = {"edit": applied - started, "panel": halfway - applied, "behaviour": time.process_time() - halfway}
-    facts = panel.facts(distances, bench.texts, bench.windows)
-    found = _Found(edits, facts, behaviour, {name: round(value, 3) for name, value in spent.items()})
-    return _sealed(bench, spec, vectors, found)
+    return Begun(spec, vectors, edits, panel.facts(distances, bench.texts, bench.windows), answers, spent)
 
 
-@dataclass(frozen=True)
-class _Found:
-    """What was measured of one point."""
+def finish(bench: Bench, points: Sequence[Begun]) -> list[Receipt]:
+    """The rest of the points' answers, and their receipts. Raises InvalidMeasurement."""
+    if not points:
+        return []
+    started = time.process_time()
+    found = [_sides(side, [point.answers[number] for point in points]) for number, side in enumerate(bench.sides)]
+    share = (time.process_time() - started) / len(points)
+    return [_sealed(bench, point, behaviour, share) for point, behaviour in zip(points, zip(*found, strict=True), strict=True)]
 
-    edits: tuple[LayerEdit, ...]
-    panel: PanelFacts
-    behaviour: tuple[Side, ...]
-    cpu_s: dict[str, float]
+
+def point(bench: Bench, spec: EditSpec, vectors: Vectors) -> Receipt:
+    """One point from beginning to end. Raises BadRequest, InvalidMeasurement."""
+    return finish(bench, [begin(bench, spec, vectors)])[0]
 
 
-def _sealed(bench: Bench, spec: EditSpec, vectors: Vectors, found: _Found) -> Receipt:
+def _sealed(bench: Bench, found: Begun, behaviour: tuple[Side, ...], share_s: float) -> Receipt:
+    """share_s: CPU seconds of its part of the steps with other points."""
+    spec = found.spec
     control = "twin" if spec.is_null else "random" if spec.direction.startswith("random-") else None
+    spent = {**found.cpu_s, "behaviour": found.cpu_s["behaviour"] + share_s}
     payload = Payload(
         id=identity(bench, spec),
         created_utc=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         tool=tool(),
         model=bench.loaded.facts,
-        direction=vectors.facts,
+        direction=found.vectors.facts,
         spec=spec,
         control=control,
         edits=found.edits,
         panel=found.panel,
-        behaviour=found.behaviour,
-        cpu_s=found.cpu_s,
-        summary=summarize(found.panel, found.behaviour),
+        behaviour=behaviour,
+        cpu_s={name: round(value, 3) for name, value in spent.items()},
+        summary=summarize(found.panel, behaviour),
     )
     if wrong := problems(payload):
         raise InvalidMeasurement(f"point {payload.id}: {'; '.join(wrong)}")
@@ -148,8 +180,13 @@ def identity_of(basis: Basis, spec: EditSpec) -> str:
     return hashlib.sha256("\n".join([*basis[:3], spec.id, *basis[3:]]).encode()).hexdigest()[:12]
 
 
-def _side(side: _StockSide, first: int) -> Side:
-    state, answers = reply.answers(side.asked, first, side.ask.reply_tokens)
+def _sides(side: _StockSide, parts: Sequence[tuple[torch.Tensor, Memory]]) -> list[Side]:
+    states = [state for state, _ in parts]
+    said = reply.together(side.asked, parts, side.ask.reply_tokens)
+    return [_side(side, *each) for each in zip(states, said, strict=True)]
+
+
+def _side(side: _StockSide, state: torch.Tensor, answers: list[Answer]) -> Side:
     judge = CLASSIFIERS[side.ask.classifier]
     return Side(
         file=side.ask.prompts.name,

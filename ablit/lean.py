@@ -7,8 +7,8 @@ The figures are transformers' own up to rounding; a test compares them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,7 @@ _LATER = torch.full((_SPOTS, _SPOTS), -torch.inf).triu_(1).unsqueeze(1)  # added
 
 @dataclass(frozen=True)
 class Products:
-    """The products with weights in a layer. `qkv` gives the features of a query's or key's head in the order of `_pairs`."""
+    """The products with weights in a layer. `qkv` gives the features of a query's or key's head in the order of `_in_pairs`."""
 
     qkv: Product
     gate: Product
@@ -41,7 +41,7 @@ class Memory:
     """Keys and values of all layers, [rows, kv heads, room, head], of which the first `used` positions are filled.
 
     The first `prefix` positions are the same text in every row; from there to `start` [rows] a row has padding, which nobody sees.
-    `products`: of Lean.packed, for passes in which no weight changes; without them each pass reads what edits touch as it then is.
+    `products`: of Lean.packed or `joint`; without them each pass reads what edits touch as it then is.
     """
 
     keys: list[Tensor]
@@ -69,8 +69,8 @@ class Memory:
 
 
 class Lean:
-    """`model`: a transformers LlamaForCausalLM without biases. What edits touch (o_proj, down_proj) is used in place, so an edit is seen
-    at once; of the rest of the layers and the head, copies are kept."""
+    """`model`: an unedited transformers LlamaForCausalLM without biases. What edits touch (o_proj, down_proj) is read in place, so that an
+    edit is seen at once; of the rest of the layers and the head, copies are kept."""
 
     def __init__(self, model: Any) -> None:
         config = model.config
@@ -86,17 +86,24 @@ class Lean:
         self.heads, self.kv = int(config.num_attention_heads), int(config.num_key_value_heads)
         self.size = int(getattr(config, "head_dim", None) or config.hidden_size // self.heads)
         self.frequency: Tensor = model.model.rotary_emb.inv_freq.float()
-        self._unedited = [self._copied(layer) for layer in self.layers]
-        self._plain = [Products(*kept, *_read(layer)) for kept, layer in zip(self._unedited, self.layers, strict=True)]
+        self._stock = [self._products(layer) for layer in self.layers]
+        self._plain = [
+            replace(stock, out=_read(each.self_attn.o_proj), down=_read(each.mlp.down_proj))
+            for stock, each in zip(self._stock, self.layers, strict=True)
+        ]
 
-    def packed(self, first: int = 0) -> list[Products] | None:
-        """Products of the layers from `first` on with their weights as they are now, copied into the processor's order. None for bf16."""
-        if self.embedding.dtype != torch.float32:
-            return None
-        edited = [(layer.self_attn.o_proj.weight, layer.mlp.down_proj.weight) for layer in self.layers[first:]]
-        unused: list[Any] = [None] * first
-        kept = zip(self._unedited[first:], edited, strict=True)
-        return unused + [Products(*rest, product(out, _ROWS), product(down, _ROWS)) for rest, (out, down) in kept]
+    def packed(self, first: int = 0, edits: Collection[tuple[int, str]] | None = None) -> list[Products]:
+        """Products with the weights of the layers from `first` on as they are now: copies, which stay when an edit is taken back.
+
+        edits: which (layer, target) are edited; of the others, the copies made with this object are given. None: any may be edited.
+        """
+        found = list(self._stock)
+        for number, layer in enumerate(self.layers[first:], first):
+            if edits is None or (number, "o_proj") in edits:
+                found[number] = replace(found[number], out=_copied(layer.self_attn.o_proj.weight))
+            if edits is None or (number, "down_proj") in edits:
+                found[number] = replace(found[number], down=_copied(layer.mlp.down_proj.weight))
+        return found
 
     def embed(self, ids: Tensor) -> Tensor:
         """[rows, time] -> [rows, time, hidden]."""
@@ -174,13 +181,14 @@ class Lean:
         normed = self._rms(x, layer.post_attention_layernorm.weight)
         return products.down(functional.silu(products.gate(normed), inplace=True).mul_(products.up(normed))).add_(x)
 
-    def _copied(self, layer: Any) -> tuple[Product, Product, Product]:
+    def _products(self, layer: Any) -> Products:
         at, mlp = layer.self_attn, layer.mlp
-        qkv = torch.cat([self._pairs(at.q_proj.weight), self._pairs(at.k_proj.weight), at.v_proj.weight])
-        keep = partial(product, rows=_ROWS) if qkv.dtype == torch.float32 else _linear
-        return keep(qkv), keep(mlp.gate_proj.weight), keep(mlp.up_proj.weight)
+        qkv = torch.cat([self._in_pairs(at.q_proj.weight), self._in_pairs(at.k_proj.weight), at.v_proj.weight])
+        return Products(
+            _kept(qkv), _kept(mlp.gate_proj.weight), _kept(mlp.up_proj.weight), _copied(at.o_proj.weight), _copied(mlp.down_proj.weight)
+        )
 
-    def _pairs(self, weight: Tensor) -> Tensor:
+    def _in_pairs(self, weight: Tensor) -> Tensor:
         """[heads * head, hidden] with the two features that a rotation mixes beside each other: a complex number each. The model has them
         half a head apart; attention is the same sum in another order."""
         return weight.view(-1, 2, self.size // 2, weight.shape[1]).transpose(1, 2).flatten(0, 2)
@@ -206,13 +214,32 @@ def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return found.view(rows, -1, time, group, size).transpose(1, 2).reshape(rows, time, -1).to(q.dtype)
 
 
-def _linear(weight: Tensor) -> Product:
-    return partial(functional.linear, weight=weight)
+def joint(parts: Sequence[list[Products]], sizes: Sequence[int]) -> list[Products]:
+    """For rows of several edits of one model, sizes[i] of them of parts[i], in order: what no edit touches is one product for all rows."""
+    layers = zip(*parts, strict=True)
+    return [replace(each[0], out=_shared([p.out for p in each], sizes), down=_shared([p.down for p in each], sizes)) for each in layers]
 
 
-def _read(layer: Any) -> tuple[Product, Product]:
-    """Of the weights as they are when called."""
-    return lambda x: functional.linear(x, layer.self_attn.o_proj.weight), lambda x: functional.linear(x, layer.mlp.down_proj.weight)
+def _shared(products: Sequence[Product], sizes: Sequence[int]) -> Product:
+    if all(each is products[0] for each in products):
+        return products[0]
+    pairs = [(each, size) for each, size in zip(products, sizes, strict=True) if size]
+    return lambda x: torch.cat([each(part) for (each, _), part in zip(pairs, x.split([size for _, size in pairs]), strict=True)])
+
+
+def _kept(weight: Tensor) -> Product:
+    """Of a weight that no edit touches."""
+    return product(weight, _ROWS) if weight.dtype == torch.float32 else partial(functional.linear, weight=weight)
+
+
+def _copied(weight: Tensor) -> Product:
+    """Of a weight as it is now."""
+    return _kept(weight.detach().clone())
+
+
+def _read(module: Any) -> Product:
+    """Of a weight as it is when this is called."""
+    return lambda x: functional.linear(x, module.weight)
 
 
 def _turned(x: Tensor, turn: Tensor) -> Tensor:

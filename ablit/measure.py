@@ -49,7 +49,8 @@ from bench.sealed import write
 LAYERS = tuple(range(10, 30))
 RANGES = ("10-29", "15-29", "20-29", "15-24", "15-19")  # of the committed sweep, four points each
 PROMPTS, REPLY_TOKENS, GROUP, ROWS = 16, 40, 4, 256
-ALPHAS = (0.5, 1.0, 2.0, 3.0)  # of trials beside heretic; the first one fills caches on both sides and is not counted
+ALPHAS = (0.5, 1.0, 2.0, 3.0)  # of trials beside heretic; four times 16 answers go on together
+TURNS = 3  # the first one fills caches on both sides and is not counted
 # what the model's own chat template puts in front when no system turn is given: heretic always gives one
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 
@@ -134,11 +135,15 @@ def exactness(direction: Path) -> dict[str, Any]:
     return {"model": facts, "direction": vectors.facts, **measure_exact.summary(found), "in_the_model": whole, "rows": found}
 
 
-def our_trial(loaded: Loaded, asked: reply.Chat, was: Tensor, spec: EditSpec, vectors: edit.Vectors) -> tuple[float, list[str]]:
-    """First-token KLD of the first PROMPTS of `asked`, answers to the others."""
-    with edit.edited(loaded.model, spec, vectors):
-        state, said = reply.answers(asked, spec.layers[0], REPLY_TOKENS, PROMPTS)
-    return float(panel.full_kld(asked.lean.head, was, state[:PROMPTS]).mean()), [answer.text for answer in said]
+def our_trials(loaded: Loaded, asked: reply.Chat, was: Tensor, vectors: edit.Vectors) -> tuple[list[float], list[list[str]]]:
+    """Of each alpha, first-token KLD of the first PROMPTS of `asked`, and answers to the others, which go on together as in a sweep."""
+    begun = []
+    for alpha in ALPHAS:
+        with edit.edited(loaded.model, EditSpec(direction=vectors.id, layers=LAYERS, alpha=alpha), vectors) as edits:
+            begun.append(reply.begun(asked, LAYERS[0], REPLY_TOKENS, {(each.layer, each.target) for each in edits}))
+    klds = [float(panel.full_kld(asked.lean.head, was, state[:PROMPTS]).mean()) for state, _ in begun]
+    said = reply.together(asked, begun, REPLY_TOKENS, PROMPTS)
+    return klds, [[answer.text for answer in answers] for answers in said]
 
 
 def compare_replies(direction: Path, python: Path) -> dict[str, Any]:
@@ -147,24 +152,25 @@ def compare_replies(direction: Path, python: Path) -> dict[str, Any]:
     good, bad = (prompts.shipped(side, "held-out").first(PROMPTS) for side in ("direct", "long"))
     asked = reply.chat(lean, loaded.tokenizer, [*good.texts, *bad.texts], loaded.ends)
     was = reply.begun(asked, 0, 0)[0][:PROMPTS]
-    ours, theirs = [], []
+    turns: list[dict[str, Any]] = []
     with _heretic(python, good, bad, vectors) as (versions, their_trial):
-        for alpha in ALPHAS:
-            spec = EditSpec(direction=vectors.id, layers=LAYERS, alpha=alpha)
-            (kld, answers), spent = timed(partial(our_trial, loaded, asked, was, spec, vectors))
-            their = their_trial(alpha)
-            same = sum(a == b for a, b in zip(answers, their.pop("answers"), strict=True))
-            ours.append({"alpha": alpha, "first_token_kld": kld, "same_answers": same, **spent})
-            theirs.append(their)
-            say(f"ours: {ours[-1]}; heretic: {their}")
+        for _ in range(TURNS):
+            (klds, said), spent = timed(partial(our_trials, loaded, asked, was, vectors))
+            theirs = [their_trial(alpha) for alpha in ALPHAS]
+            same = [sum(a == b for a, b in zip(mine, each.pop("answers"), strict=True)) for mine, each in zip(said, theirs, strict=True)]
+            turns.append({"ours": spent, "first_token_kld": klds, "same_answers": same, "heretic": theirs})
+            say(f"{turns[-1]}")
+    ours, theirs = [turn["ours"] for turn in turns[1:]], [each for turn in turns[1:] for each in turn["heretic"]]
     return {
         "prompts": [good.name, bad.name],
         "count": PROMPTS,
         "reply_tokens": REPLY_TOKENS,
         "dtype": "float32",
-        "ours": ours,
-        "heretic": {**versions, "trials": theirs},
-        "ratio": _ratio(theirs[1:], ours[1:]),
+        "alphas": ALPHAS,
+        "turns": turns,
+        "heretic": versions,
+        "ratio": _ratio(theirs, ours),
+        "trials_per_cpu_minute": round(60 * len(theirs) / sum(each["cpu_s"] for each in ours), 3),
     }
 
 

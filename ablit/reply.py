@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ablit.classify import Answer
-from ablit.lean import Lean, Memory
+from ablit.lean import Lean, Memory, joint
 
 _ALIKE = 8  # rows of like length that go through the layers together: less padding, and still some hundred positions a product
 
@@ -77,26 +77,35 @@ def chat(lean: Lean, tokenizer: Any, prompts: Sequence[str], ends: frozenset[int
     return Chat(lean, tokenizer, torch.tensor([rows[0][:shared]], dtype=torch.int64), ids, start, ends)
 
 
-def begun(asked: Chat, first: int, room: int) -> tuple[Tensor, Memory]:
+def begun(asked: Chat, first: int, room: int, edits: Collection[tuple[int, str]] | None = None) -> tuple[Tensor, Memory]:
     """The model as it is now, when layers below `first` are unedited: normed state [rows, hidden] before the first answer token, and the
-    memory to go on with."""
+    memory to go on with, also when the edit has been taken back. edits: as of Lean.packed."""
     prefix, rest, memory = asked.entry(first, room)
-    memory.products = asked.lean.packed()
+    memory.products = asked.lean.packed(first, edits)
     _, rest = asked.through(prefix, rest, memory, first, None)
     memory.used = asked.length
     return asked.lean.final(rest[:, -1]), memory
 
 
 def answers(asked: Chat, first: int, length: int, silent: int = 0) -> tuple[Tensor, list[Answer]]:
-    """As `begun`: the state before the first token, and the greedy answers of at most `length` tokens.
+    """As `begun`: the state before the first token, and the greedy answers of at most `length` tokens. silent: as of `together`."""
+    state, memory = begun(asked, first, length)
+    return state, together(asked, [(state, memory)], length, silent)[0]
+
+
+def together(asked: Chat, parts: Sequence[tuple[Tensor, Memory]], length: int, silent: int = 0) -> list[list[Answer]]:
+    """The greedy answers of at most `length` tokens of several edits, each `begun` (and used up). A step reads every weight whether for few
+    rows or for sixty, so several edits' rows in one step cost little more than one's.
 
     silent: so many prompts at the beginning give their state only. Rows that ended leave the batch, so a short answer costs little.
     """
-    lean, (state, memory) = asked.lean, begun(asked, first, length)
-    said: list[list[int]] = [[] for _ in asked.ids]
-    rows = torch.arange(silent, len(said))
-    memory.keep(rows)
-    now = lean.logits(state[rows]).argmax(1)
+    lean, each = asked.lean, len(asked.ids) - silent
+    products = [memory.products or lean.packed() for _, memory in parts]
+    memory = _joined([memory for _, memory in parts], silent)
+    memory.products = joint(products, [each] * len(parts))
+    said: list[list[int]] = [[] for _ in range(each * len(parts))]
+    rows = torch.arange(len(said))
+    now = torch.cat([lean.logits(state[silent:]).argmax(1) for state, _ in parts])
     for spoken in range(1, length + 1):
         for row, token in zip(rows.tolist(), now.tolist(), strict=True):
             said[row].append(token)
@@ -106,10 +115,21 @@ def answers(asked: Chat, first: int, length: int, silent: int = 0) -> tuple[Tens
         if not alive.all():
             rows, now = rows[alive], now[alive]
             memory.keep(alive)
+            memory.products = joint(products, torch.bincount(rows // each, minlength=len(parts)).tolist())
         x = lean.step(lean.embed(now.unsqueeze(1)), 0, memory)
         memory.used += 1
         now = lean.logits(lean.final(x[:, -1])).argmax(1)
-    return state, [_answer(asked, tokens) for tokens in said[silent:]]
+    found = [_answer(asked, tokens) for tokens in said]
+    return [found[start : start + each] for start in range(0, len(found), each)]
+
+
+def _joined(parts: Sequence[Memory], silent: int) -> Memory:
+    """The rows of all parts from `silent` on, in order."""
+    one, layers = parts[0], range(len(parts[0].keys))
+    # taken out of the parts one by one: keys and values of a hundred prompts are half a gigabyte of the 135M model's
+    keys = [torch.cat([part.keys.pop(0)[silent:] for part in parts]) for _ in layers]
+    values = [torch.cat([part.values.pop(0)[silent:] for part in parts]) for _ in layers]
+    return Memory(keys, values, torch.cat([part.start[silent:] for part in parts]), one.prefix, one.used)
 
 
 def _answer(asked: Chat, tokens: list[int]) -> Answer:

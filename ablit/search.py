@@ -111,7 +111,7 @@ def run(bench: Bench, space: Space, study: Any, folder: Path, trials: int, say: 
             with _journal(folder):
                 trial = study.ask()
                 spec = suggested(trial, space)
-            made.append(measured(bench, spec, space.vectors, folder, []))
+            measured(bench, [(spec, space.vectors, ())], folder, lambda receipt, _: made.append(receipt))
             summary = made[-1].summary
             with _journal(folder):
                 study.tell(trial, (summary.sides[0].rate, summary.kld))

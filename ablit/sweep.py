@@ -14,6 +14,7 @@ from ablit.spec import EditSpec, layers, shown
 from bench.errors import BenchError, InvalidMeasurement
 
 Say = Callable[[str], None]
+Done = Callable[[Receipt, float | None], None]
 Point = tuple[EditSpec, Vectors]
 
 
@@ -38,29 +39,43 @@ def run(bench: Bench, points: Sequence[Point], folder: Path, say: Say) -> list[R
         fits(bench.loaded.model, spec, vectors)
     made: list[Receipt] = []
     spent: list[float] = []
-    forks = grid.forks([spec for spec, _ in points])
+    forks, size = grid.forks([spec for spec, _ in points]), evaluate.at_once(bench)
+
+    def done(receipt: Receipt, seconds: float | None) -> None:
+        made.append(receipt)
+        spent.extend([seconds] if seconds is not None else [])
+        say(_line(len(made), len(points), receipt, spent, seconds is not None))
+
     try:
-        for number, (spec, vectors) in enumerate(points, 1):
-            started = time.monotonic()
-            fresh: list[str] = []
-            made.append(measured(bench, spec, vectors, folder, fresh, forks[spec]))
-            spent += [time.monotonic() - started] if fresh else []
-            say(_line(number, len(points), made[-1], spent, bool(fresh)))
+        for start in range(0, len(points), size):
+            measured(bench, [(*point, forks[point[0]]) for point in points[start : start + size]], folder, done)
     except KeyboardInterrupt:
         raise BenchError(f"interrupted after {len(made)} of {len(points)} points\ntry: the same command again goes on there") from None
     return made
 
 
-def measured(bench: Bench, spec: EditSpec, vectors: Vectors, folder: Path, fresh: list[str], keep: Sequence[int] = ()) -> Receipt:
-    """The finished receipt of the point, or a new one; a new one's id is added to `fresh`. keep: as of panel.Base.measure."""
-    path = path_of(folder, bench, spec)
-    known = finished(path)
-    if known:
-        return known
-    made = evaluate.point(bench, spec, vectors, keep)
-    receipt.write(made, path)
-    fresh.append(made.id)
-    return made
+def measured(bench: Bench, group: Sequence[tuple[EditSpec, Vectors, Sequence[int]]], folder: Path, done: Done) -> None:
+    """Points whose answers go on together, each with the layers to keep (as of panel.Base.measure); a finished one is not measured again.
+
+    done: gets each receipt as soon as it is written, with the seconds that it took, None if it was there. When something ends this, the
+    points whose turn was over are finished all the same.
+    """
+    known = {spec: finished(path_of(folder, bench, spec)) for spec, *_ in group}
+    begun: list[evaluate.Begun] = []
+    started = time.monotonic()
+    try:
+        for spec, vectors, keep in group:
+            if not known[spec]:
+                begun.append(evaluate.begin(bench, spec, vectors, keep))
+    finally:
+        fresh = {made.spec: made for made in evaluate.finish(bench, begun)}
+        seconds = (time.monotonic() - started) / max(len(fresh), 1)
+        for spec, *_ in group:
+            if made := fresh.get(spec):
+                receipt.write(made, path_of(folder, bench, spec))
+                done(made, seconds)
+            elif was := known[spec]:
+                done(was, None)
 
 
 def _line(number: int, count: int, made: Receipt, spent: Sequence[float], fresh: bool) -> str:

@@ -7,7 +7,7 @@ import torch
 
 from ablit import panel, reply
 from ablit.edit import Vectors, edited
-from ablit.lean import Lean, causal, unsupported
+from ablit.lean import Lean, causal, joint, unsupported
 from ablit.spec import EditSpec
 from bench.errors import BadRequest, InvalidMeasurement
 from tests.lab.ablit.tiny import END, SHA, bench, loaded, vectors
@@ -76,6 +76,39 @@ def test_answers_see_the_edit_and_twice_is_the_same() -> None:
     assert answers == same
     assert float((stock - moved).abs().max()) > 0.1
     assert torch.allclose(moved, fresh, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("silent", [0, 2])
+def test_answers_of_several_edits_go_on_together(silent: int, dtype: torch.dtype) -> None:
+    """Each as it is alone, though the edits are taken back by then and rows leave at different times."""
+    tiny = loaded(seed=3, dtype=dtype)
+    asked = reply.chat(Lean(tiny.model), tiny.tokenizer, PROMPTS, frozenset(range(0, 257, 9)))
+    begun, alone = [], []
+    for alpha, targets in ((0.0, ("o_proj",)), (3.0, ("o_proj",)), (2.0, ("o_proj", "down_proj"))):
+        with edited(tiny.model, EditSpec(direction=SHA, layers=(1, 3), alpha=alpha, targets=targets), vectors()) as edits:
+            begun.append(reply.begun(asked, 1, 12, {(edit.layer, edit.target) for edit in edits}))
+            alone.append(reply.answers(asked, 1, 12, silent)[1])
+    together = reply.together(asked, begun, 12, silent)
+    assert together == alone
+    assert len({tuple(answer.text for answer in answers) for answers in together}) == 3
+    assert len({answer.tokens for answers in together for answer in answers}) > 2
+
+
+def test_what_no_edit_touches_is_one_product_for_all_rows() -> None:
+    tiny = loaded()
+    lean = Lean(tiny.model)
+    stock, one = lean.packed(0, set()), lean.packed(0, {(2, "o_proj")})
+    assert [now.out is was.out for now, was in zip(one, stock, strict=True)] == [True, True, False, True]
+    assert all(now.down is was.down for now, was in zip(one, stock, strict=True))
+    both = joint([stock, one], [1, 2])
+    assert [each.out is was.out for each, was in zip(both, stock, strict=True)] == [True, True, False, True]
+    tiny.model.model.layers[2].self_attn.o_proj.weight.data.mul_(2)
+    doubled = lean.packed(0, {(2, "o_proj")})
+    x = torch.randn(4, 1, 32, generator=torch.Generator().manual_seed(1))
+    expected = torch.cat([stock[2].out(x[:1]), 2 * stock[2].out(x[1:])])
+    assert torch.allclose(joint([stock, doubled], [1, 3])[2].out(x), expected, atol=1e-5)
+    assert torch.allclose(joint([stock, doubled], [0, 4])[2].out(x), 2 * stock[2].out(x), atol=1e-5)
 
 
 def test_some_prompts_give_their_state_only() -> None:

@@ -1,5 +1,6 @@
 """A sweep: its points, resuming, and what an interruption or a full disk leaves."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,10 @@ from ablit.__main__ import Job, _grid
 from ablit.edit import random_like
 from ablit.grid import Grid
 from ablit.model import Loaded
-from ablit.receipt import Receipt, check
+from ablit.prompts import Prompts
+from ablit.receipt import check
 from bench.errors import BadRequest, BenchError
-from tests.lab.ablit.tiny import bench, loaded, vectors
+from tests.lab.ablit.tiny import SHA, bench, loaded, vectors
 
 GRID = Grid(ranges=((1, 2, 3), (2, 3)), alphas=(0.0, 1.0, 2.0), control_alphas=(2.0,))
 
@@ -37,12 +39,12 @@ def test_receipts_are_sound_and_the_twin_is_exact(tmp_path: Path) -> None:
 
 
 class Counted:
-    """evaluate.point that counts its calls and fails at one of them."""
+    """evaluate.begin that counts its calls and fails at one of them."""
 
     def __init__(self, fail_at: int = 0, error: BaseException | None = None) -> None:
-        self.calls, self.fail_at, self.error, self.real = 0, fail_at, error, evaluate.point
+        self.calls, self.fail_at, self.error, self.real = 0, fail_at, error, evaluate.begin
 
-    def __call__(self, *args: object) -> Receipt:
+    def __call__(self, *args: object) -> evaluate.Begun:
         self.calls += 1
         if self.error and self.calls == self.fail_at:
             raise self.error
@@ -51,15 +53,15 @@ class Counted:
 
 def test_interrupted_then_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny, points = bench(loaded()), GRID.points(vectors(), random_like)
-    monkeypatch.setattr(evaluate, "point", Counted(4, KeyboardInterrupt()))
+    monkeypatch.setattr(evaluate, "begin", Counted(4, KeyboardInterrupt()))
     with pytest.raises(BenchError, match="interrupted after 3 of 8 points\ntry: the same command again goes on there"):
         sweep.run(tiny, points, tmp_path, quiet)
     assert len(list(tmp_path.glob("*.json"))) == 3
     cut = sorted(tmp_path.glob("*.json"))[0]
     cut.write_text(cut.read_text()[:100])  # as a crash in the middle of a write on another file system would
     counted = Counted()
-    counted.real = evaluate.point.real  # type: ignore[attr-defined]
-    monkeypatch.setattr(evaluate, "point", counted)
+    counted.real = evaluate.begin.real  # type: ignore[attr-defined]
+    monkeypatch.setattr(evaluate, "begin", counted)
     assert len(sweep.run(tiny, points, tmp_path, quiet)) == 8
     assert counted.calls == 6
     assert all(check(path) for path in tmp_path.glob("*.json"))
@@ -105,9 +107,14 @@ def test_kernel_of_a_job() -> None:
         _grid(Job("points", {**flags, "kernel": "0,1,0.5", "layers": "2-3"}), 4)
 
 
-def test_unknown_classifier() -> None:
-    from ablit.prompts import Prompts
+def test_how_many_points_go_on_together() -> None:
+    tiny = bench(loaded())  # 3 prompts; 64 // 3
+    assert evaluate.at_once(tiny) == 21
+    tiny.sides[0] = replace(tiny.sides[0], ask=replace(tiny.sides[0].ask, prompts=Prompts("many", ("a",) * 65, SHA)))
+    assert evaluate.at_once(tiny) == 1
 
+
+def test_unknown_classifier() -> None:
     with pytest.raises(BadRequest, match="no classifier called polite\ntry: brief, casual, hedged, disclaims"):
         evaluate.prepare(loaded(), [evaluate.Ask(Prompts("p", ("a",), "0" * 64), "polite")], 1, [0], quiet)
 
@@ -161,7 +168,7 @@ def test_a_full_disk_while_the_journal_is_written(tmp_path: Path, monkeypatch: p
 def test_an_interrupted_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = bench(loaded())
     here = space(tiny.loaded)
-    monkeypatch.setattr(evaluate, "point", Counted(3, KeyboardInterrupt()))
+    monkeypatch.setattr(evaluate, "begin", Counted(3, KeyboardInterrupt()))
     with pytest.raises(BenchError, match="interrupted after 2 of 4 trials\ntry: the same command again goes on there"):
         search.run(tiny, here, search.study_of(tmp_path, here, 1), tmp_path, 4, quiet)
     assert search.left(search.study_of(tmp_path, here, 1), 4) == 2
