@@ -155,7 +155,10 @@ def test_two_greedy_answers_are_equal() -> None:
 def receipt(served: None, user: User, tmp_path_factory: pytest.TempPathFactory) -> tuple[Done, Path]:
     out = tmp_path_factory.mktemp("receipts")
     words = "bench --kit twin --phase structured --runs 2 --max-tokens 32 --skip-coherence --out"
-    done = user.invoke(*words.split(), str(out))
+    for _ in range(4):
+        done = user.invoke(*words.split(), str(out))
+        if "the client fell behind" not in done.err:  # other tests have the cores too; such a receipt is kept apart, and it says so
+            break
     return done, next(out.glob("*.json"), Path("none"))
 
 
