@@ -128,11 +128,6 @@ def finish(bench: Bench, points: Sequence[Begun]) -> list[Receipt]:
     return [_sealed(bench, point, behaviour, share) for point, behaviour in zip(points, zip(*found, strict=True), strict=True)]
 
 
-def point(bench: Bench, spec: EditSpec, vectors: Vectors) -> Receipt:
-    """One point from beginning to end. Raises BadRequest, InvalidMeasurement."""
-    return finish(bench, [begin(bench, spec, vectors)])[0]
-
-
 def _sealed(bench: Bench, found: Begun, behaviour: tuple[Side, ...], share_s: float) -> Receipt:
     """share_s: CPU seconds of its part of the steps with other points."""
     spec = found.spec

@@ -9,8 +9,7 @@ transformers and two log-softmaxes over the vocabulary), at alpha 2 on each rang
 variation of every eighth position in it. exactness: see measure_exact.py.
 
 replies: first-token KLD of 16 prompts and 16 answers of 40 tokens, as PyPI heretic-llm 1.4 does for a trial, beside heretic itself in an
-environment of its own (measure_heretic.py), as it is installed: huge pages are this project's default, not heretic's. Same model, prompts,
-fp32; how many answers are the same text is counted.
+environment of its own (measure_heretic.py); same model, prompts, fp32; how many answers are the same text is counted.
 
 CPU seconds of the process are compared: other work on the machine does not change them much. The machine's own speed drifts by a tenth
 within minutes, so the two sides take turns.
@@ -189,7 +188,7 @@ def _heretic(
     }
     # -P: this folder has a datasets.py, which heretic would import in place of the package
     words = [str(python), "-P", str(Path(__file__).with_name("measure_heretic.py"))]
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "THP_MEM_ALLOC_ENABLE")}
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     with (
         tempfile.TemporaryFile("w+") as said,
         subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True, env=environment) as process,

@@ -57,11 +57,9 @@ class Base(Stock):
 
     def __init__(self, model: Any, windows: Sequence[KldWindow], *, entries: Sequence[int] = (), batch: int = 2) -> None:
         self.lean = Lean(model)
-        self._unedited = self.lean.packed()
         self._attended: dict[int, list[Tensor]] = {}
         self._kept: dict[int, _Kept] = {}
         super().__init__(model, windows, entries=entries, batch=batch)
-        del self._unedited
         if not self.head.plain:
             raise BadRequest("the model's head has a bias, a cap or a scale: it cannot be swept here\ntry: invoke kld.capture of each edit")
         with torch.inference_mode():
@@ -108,7 +106,7 @@ class Base(Stock):
             seen = self.lean.attend(x, start)
             self._entries[start].append(x)
             self._attended.setdefault(start, []).append(seen)
-            x = self.lean.window(x, start, end, self._unedited, seen)
+            x = self.lean.window(x, start, end, self.lean.packed(edits=()), seen)
         final = self.lean.final(x)
         if first:
             self._as_the_model(ids[:1], final[:1])

@@ -27,14 +27,7 @@ TORCH = "torch==2.13.0"
 _STAMP = "finished"
 _PIP = ("install", "--quiet", "--disable-pip-version-check", "--no-input")
 # Threads: on contended cores two OpenMP threads burn twice the CPU of one, spinning at barriers.
-# Huge pages for torch's large tensors (Linux): an answer's step reads every weight once, in 95 ms instead of 107 on the 135M model.
-DEFAULTS = {
-    "OMP_NUM_THREADS": "1",
-    "THP_MEM_ALLOC_ENABLE": "1",
-    "HF_HUB_OFFLINE": "1",
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-}
+DEFAULTS = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "TOKENIZERS_PARALLELISM": "false"}
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SENT_BY_KILL = (0, -6)  # si_code SI_USER and SI_TKILL; a terminal's Ctrl-C is SI_KERNEL and reaches the child by itself
 
