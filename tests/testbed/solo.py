@@ -8,19 +8,15 @@ The kit is no part of the repository: it is one more file in the kits/ of a copy
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 from cli import lab_env
 from cluster import weights
 from tests.testbed import cpu_image, twin, vllm_env
-from tests.testbed.twin import User
 
 ROOT = twin.ROOT
 MODEL = vllm_env.CACHE / "smollm2-chat"
@@ -99,41 +95,9 @@ def _provenance(folder: Path) -> Any:
     return json.loads((folder / "provenance.json").read_text())
 
 
-@dataclasses.dataclass(frozen=True)
-class Site:
-    """A copy of the code with the kit, and a person who uses it."""
-
-    root: Path
-    user: User
-
-    @classmethod
-    def make(cls, folder: Path) -> Site:
-        root = folder / "code"
-        for name in ("cluster", "bench", "cli", "ablit", "kits", "overlay", "requirements"):
-            shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-        for name in ("tasks.py", "pyproject.toml"):
-            shutil.copy(ROOT / name, root / name)
-        (root / "kits/solo.toml").write_text(KIT)
-        user = User.at(folder / "state")
-        return cls(root, dataclasses.replace(user, env={**user.env, "KIT": "solo"}))
-
-    def begin(self, *words: str, **settings: str) -> subprocess.Popen[str]:
-        """Start `invoke WORDS` and do not wait, as the leader of its own process group."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "invoke", *words],
-            cwd=self.root,
-            env={**self.user.env, **settings},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-
-    def invoke(self, *words: str, **settings: str) -> twin.Done:
-        begin = time.monotonic()
-        with self.begin(*words, **settings) as process:
-            return twin.finish(process, begin)
+def user(folder: Path) -> twin.User:
+    """Somebody whose copy of the code has the kit."""
+    return twin.User.with_kit(folder, "solo", KIT)
 
 
 if __name__ == "__main__":

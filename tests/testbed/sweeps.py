@@ -9,34 +9,25 @@ A quarter of an hour each on two cores. OUT gets the receipts, and in work/ the 
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
 from tests.testbed import cpu_image, exl3, image, images, solo, triplet, twin, vllm_env
 from tests.testbed.hosts import Testbed
 
 DIRECTION = twin.ROOT / "results/ablation/brief-15.safetensors"
-FLAGS = ("--direction", str(DIRECTION), "--layers", "10-29", "--alphas", "2", "--windows", "1", "--speed-runs", "0")
-# One call after the other into one folder. The first one is whole by itself, and the next measures only what it adds.
-CALLS: Mapping[str, Sequence[Sequence[str]]] = {
-    "solo": tuple(("--prompts", "4", "--reply-tokens", "4", "--control-seeds", seeds) for seeds in ("1", "3")),
-    "triplet": (("--prompts", "4", "--reply-tokens", "4", "--control-seeds", "1"),),  # three ranks on two cores answer slowly
+FLAGS = ("--direction", str(DIRECTION), "--layers", "10-29", "--alphas", "2", "--windows", "1")
+ASKED: Mapping[str, Sequence[str]] = {
+    "solo": ("--prompts", "100", "--reply-tokens", "32", "--control-seeds", "3", "--speed-runs", "2"),
+    "triplet": ("--prompts", "4", "--reply-tokens", "4", "--control-seeds", "1", "--speed-runs", "0"),  # three ranks on two cores answer slowly
 }
 
 
-class Caller(Protocol):
-    """Somebody with a checkout that has the kit."""
-
-    def begin(self, *words: str, **settings: str) -> subprocess.Popen[str]: ...
-
-
 @contextmanager
-def on_one_host(bed: Testbed, folder: Path) -> Iterator[tuple[Caller, dict[str, str]]]:
+def on_one_host(bed: Testbed, folder: Path) -> Iterator[tuple[twin.User, dict[str, str]]]:
     """A user of the kit `solo`, whose image is there, and the settings to call it with."""
     head = bed.hosts[0]
     vllm_env.ensure()
@@ -45,14 +36,14 @@ def on_one_host(bed: Testbed, folder: Path) -> Iterator[tuple[Caller, dict[str, 
     images.clear(head)
     cpu_image.build(head)
     try:
-        yield solo.Site.make(folder), solo.drafting()
+        yield solo.user(folder), solo.drafting()
     finally:
         twin.clear([head])
         images.clear(head)
 
 
 @contextmanager
-def on_three_hosts(bed: Testbed, folder: Path) -> Iterator[tuple[Caller, dict[str, str]]]:
+def on_three_hosts(bed: Testbed, folder: Path) -> Iterator[tuple[twin.User, dict[str, str]]]:
     """A user of the kit `triplet`, with the model of the kit `solo` and room for a window of the panel."""
     exl3.ensure()
     with bed.widened(3) as wide:
@@ -66,7 +57,7 @@ def on_three_hosts(bed: Testbed, folder: Path) -> Iterator[tuple[Caller, dict[st
 PLACES = {"solo": on_one_host, "triplet": on_three_hosts}
 
 
-def call(caller: Caller, settings: Mapping[str, str], *words: str) -> int:
+def call(caller: twin.User, settings: Mapping[str, str], *words: str) -> int:
     """`invoke WORDS`, passing on what it says; Ctrl-C too. Its exit code."""
     with caller.begin(*words, **settings) as process:
         assert process.stdout is not None
@@ -83,11 +74,7 @@ def call(caller: Caller, settings: Mapping[str, str], *words: str) -> int:
 
 def main(kit: str, out: str) -> int:
     with Testbed(hosts=2) as bed, tempfile.TemporaryDirectory() as folder, PLACES[kit](bed, Path(folder)) as (caller, settings):
-        for flags in CALLS[kit]:
-            code = call(caller, settings, "ablit.sweep", "--kit", kit, *FLAGS, *flags, "--out", str(Path(out).absolute()))
-            if code:
-                return code
-    return 0
+        return call(caller, settings, "ablit.sweep", "--kit", kit, *FLAGS, *ASKED[kit], "--out", str(Path(out).absolute()))
 
 
 if __name__ == "__main__":

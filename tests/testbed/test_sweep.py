@@ -45,15 +45,15 @@ def host(testbed: Testbed) -> Iterator[Host]:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> solo.Site:
-    return solo.Site.make(tmp_path_factory.mktemp("site"))
+def user(tmp_path_factory: pytest.TempPathFactory) -> twin.User:
+    return solo.user(tmp_path_factory.mktemp("user"))
 
 
 @pytest.fixture(scope="module")
-def swept(host: Host, site: solo.Site, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, int]:
+def swept(host: Host, user: twin.User, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, int]:
     """The sweep's folder, what it said, and its exit code, after Ctrl-C as soon as twin and control are finished."""
     out = tmp_path_factory.mktemp("out")
-    with begun(site, out) as process:
+    with begun(user, out) as process:
         until = time.monotonic() + 900
         while len(list(out.glob("*.json"))) < 2 and process.poll() is None and time.monotonic() < until:
             time.sleep(0.2)
@@ -62,15 +62,15 @@ def swept(host: Host, site: solo.Site, tmp_path_factory: pytest.TempPathFactory)
     return out, said, process.returncode
 
 
-def begun(site: solo.Site, out: Path) -> subprocess.Popen[str]:
+def begun(user: twin.User, out: Path) -> subprocess.Popen[str]:
     words = ("ablit.sweep", "--kit", "solo", "--direction", str(DIRECTION), *FLAGS, "--out", str(out))
-    return site.begin(*words, **solo.drafting())
+    return user.begin(*words, **solo.drafting())
 
 
 @pytest.fixture(scope="module")
-def finished(swept: tuple[Path, str, int], site: solo.Site) -> tuple[Path, str]:
+def finished(swept: tuple[Path, str, int], user: twin.User) -> tuple[Path, str]:
     """The folder after the same command again, and what that printed and said."""
-    with begun(site, swept[0]) as process:
+    with begun(user, swept[0]) as process:
         out, err = process.communicate(timeout=600)
     assert process.returncode == 0, err
     return swept[0], out + err
@@ -156,12 +156,12 @@ def test_the_same_edits_in_process_have_the_same_kld(finished: tuple[Path, str],
         assert row["kld_in_process_full_vocabulary"] > row["kld_in_process"] > 100 * NEAR
 
 
-def test_a_direction_of_another_hidden_size(host: Host, site: solo.Site, tmp_path: Path) -> None:
+def test_a_direction_of_another_hidden_size(host: Host, user: twin.User, tmp_path: Path) -> None:
     """The model is looked at on the head before anything is started."""
     made = "import sys, numpy; from ablit.served.direction import written; sys.stdout.buffer.write(written(numpy.ones(64, 'f'), {}))"
     content = subprocess.run([sys.executable, "-c", made], cwd=solo.ROOT, capture_output=True, check=True).stdout
     (tmp_path / "d.safetensors").write_bytes(content)
-    done = site.invoke(
+    done = user.invoke(
         "ablit.sweep", "--kit", "solo", "--direction", str(tmp_path / "d.safetensors"), *FLAGS, "--out", str(tmp_path / "out")
     )
     assert done.code == 2
@@ -169,8 +169,8 @@ def test_a_direction_of_another_hidden_size(host: Host, site: solo.Site, tmp_pat
     assert twin.containers(host) == []
 
 
-def test_a_dry_run_starts_nothing(host: Host, site: solo.Site, tmp_path: Path) -> None:
-    done = site.invoke("ablit.sweep", "--kit", "solo", "--direction", str(DIRECTION), *FLAGS, "--out", str(tmp_path / "out"), "--dry")
+def test_a_dry_run_starts_nothing(host: Host, user: twin.User, tmp_path: Path) -> None:
+    done = user.invoke("ablit.sweep", "--kit", "solo", "--direction", str(DIRECTION), *FLAGS, "--out", str(tmp_path / "out"), "--dry")
     assert done.code == 0, done.err
     assert "kit solo, model smollm2-chat: 3 points, 0 finished before" in done.err
     assert twin.containers(host) == []

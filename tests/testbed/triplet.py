@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
 import struct
 import sys
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.testbed import exl3, image, twin, vllm_env
@@ -19,7 +18,6 @@ from tests.testbed.shell import ENV, How, run
 
 KIT = Path(__file__).with_suffix(".toml")
 FOLDER = vllm_env.CACHE / "triplet"  # the hosts see it
-CODE = ("cluster", "bench", "cli", "ablit", "kits")
 
 
 @dataclass(frozen=True)
@@ -57,15 +55,8 @@ def _here(timeout_s: float) -> How:
 
 
 def user(folder: Path, **settings: str) -> twin.User:
-    """A person with a checkout that has this kit too."""
-    code = folder / "code"
-    for name in CODE:
-        shutil.copytree(twin.ROOT / name, code / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("tasks.py", "pyproject.toml"):
-        shutil.copy(twin.ROOT / name, code)
-    shutil.copy(KIT, code / "kits")
-    plain = twin.User.at(folder / "state")
-    return replace(plain, env={**plain.env, "KIT": "triplet", **settings}, folder=code)
+    """Somebody whose copy of the code has the kit."""
+    return twin.User.with_kit(folder, "triplet", KIT.read_text(), **settings)
 
 
 def prepare(*hosts: Host) -> None:

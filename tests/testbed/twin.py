@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -26,6 +27,7 @@ LOCK = "/tmp/spark-lab.lock"  # the hosts have no /run/lock
 STATES = "/root/.local/state/spark-lab"  # of all kits, on each host
 STATE = f"{STATES}/twin"  # records and logs
 VENV = vllm_env.CACHE / "vllm-0.32"
+CODE = ("cluster", "bench", "cli", "ablit", "kits", "overlay", "requirements", "tasks.py", "pyproject.toml")
 # Seconds of wall time from the command to its end. Two shared cores: about double what was measured.
 AT_ONCE_S = 12.0  # refused by the first look at the nodes
 UNREACHABLE_S = 25.0  # the connection attempt may take 8 s, and is made for lock and unlock
@@ -54,6 +56,20 @@ class User:
         """Nothing of this machine's own settings gets in."""
         kept = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "LANG", "VIRTUAL_ENV")}
         return cls({**kept, "XDG_STATE_HOME": str(folder), "KIT": "twin"})
+
+    @classmethod
+    def with_kit(cls, folder: Path, kit: str, text: str, **settings: str) -> User:
+        """Somebody with a copy of the code that has one more kit, as a user would add it. What they measure has this checkout's commit."""
+        code = folder / "code"
+        code.mkdir(parents=True)
+        for path in (ROOT / name for name in CODE):
+            if path.is_dir():
+                shutil.copytree(path, code / path.name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+            else:
+                shutil.copy(path, code)
+        (code / f"kits/{kit}.toml").write_text(text)
+        git = {"GIT_DIR": str(ROOT / ".git"), "GIT_WORK_TREE": str(ROOT)}
+        return cls({**cls.at(folder / "state").env, **git, "KIT": kit, **settings}, code)
 
     def begin(self, *words: str, **settings: str) -> subprocess.Popen[str]:
         """Start `invoke WORDS` and do not wait. It leads its own process group, as with a terminal's Ctrl-C."""
