@@ -21,7 +21,8 @@ def _name(receipt: Receipt) -> str:
 
 def _is_the_edit(receipt: Receipt) -> bool:
     spec = receipt.spec
-    return receipt.control is None and (spec.layers, spec.alpha, spec.targets, spec.kernel) == (tuple(range(10, 30)), 2.0, ("o_proj",), None)
+    edit = (spec.layers, spec.alpha, spec.targets, spec.kernel)
+    return receipt.control is None and edit == (tuple(range(10, 30)), 2.0, ("o_proj",), None)
 
 
 def test_a_served_edit_gives_the_very_answers_of_the_edit_in_process() -> None:

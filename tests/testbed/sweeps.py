@@ -3,7 +3,7 @@
     python -m tests.testbed.sweeps solo OUT       # one rank, which drafts by n-gram lookup, too: stock, twin, three controls, the direction
     python -m tests.testbed.sweeps triplet OUT    # three ranks on three hosts: stock, twin, one control, the direction
 
-A quarter of an hour each on two cores. OUT gets the receipts, and in work/ the stock pass that `ablit.served.agree` needs.
+Half an hour and a quarter of one, on two cores. OUT gets the receipts, and in work/ the stock pass that `ablit.served.agree` needs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,9 +20,9 @@ from tests.testbed.hosts import Testbed
 
 DIRECTION = twin.ROOT / "results/ablation/brief-15.safetensors"
 FLAGS = ("--direction", str(DIRECTION), "--layers", "10-29", "--alphas", "2", "--windows", "1")
-ASKED: Mapping[str, Sequence[str]] = {
-    "solo": ("--prompts", "100", "--reply-tokens", "32", "--control-seeds", "3", "--speed-runs", "2"),
-    "triplet": ("--prompts", "4", "--reply-tokens", "4", "--control-seeds", "1", "--speed-runs", "0"),  # three ranks on two cores answer slowly
+ASKED: Mapping[str, str] = {
+    "solo": "--prompts 100 --reply-tokens 32 --control-seeds 3 --speed-runs 2",
+    "triplet": "--prompts 4 --reply-tokens 4 --control-seeds 1 --speed-runs 0",  # three ranks on two cores answer slowly
 }
 
 
@@ -74,7 +74,7 @@ def call(caller: twin.User, settings: Mapping[str, str], *words: str) -> int:
 
 def main(kit: str, out: str) -> int:
     with Testbed(hosts=2) as bed, tempfile.TemporaryDirectory() as folder, PLACES[kit](bed, Path(folder)) as (caller, settings):
-        return call(caller, settings, "ablit.sweep", "--kit", kit, *FLAGS, *ASKED[kit], "--out", str(Path(out).absolute()))
+        return call(caller, settings, "ablit.sweep", "--kit", kit, *FLAGS, *ASKED[kit].split(), "--out", str(Path(out).absolute()))
 
 
 if __name__ == "__main__":
