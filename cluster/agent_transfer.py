@@ -43,21 +43,29 @@ def transfer_receive(request):
 
 
 def accepted(server, stack, token, count, stop):
-    """Connections that begin with the token; others are closed."""
+    """Connections that begin with the token; others are closed at once."""
     streams = []
     while len(streams) < count:
-        server.settimeout(max(0.01, stop - time.monotonic()))
-        try:
-            stream = stack.enter_context(server.accept()[0])
-            stream.settimeout(2)
-            given = stream.recv(len(token), socket.MSG_WAITALL)
-        except OSError as error:
-            if time.monotonic() < stop:
-                continue
-            raise SystemExit(f"{len(streams)} of {count} streams arrived in time") from error
-        if hmac.compare_digest(given, token):
-            streams.append(stream)
+        left = stop - time.monotonic()
+        if left <= 0:
+            raise SystemExit(f"{len(streams)} of {count} streams arrived in time")
+        server.settimeout(left)
+        with contextlib.suppress(OSError):  # nobody came, or went again
+            stream = server.accept()[0]
+            if introduced(stream, token):
+                streams.append(stack.enter_context(stream))
+            else:
+                stream.close()
     return streams
+
+
+def introduced(stream, token):
+    """Whether it begins with the token."""
+    stream.settimeout(2)
+    try:
+        return hmac.compare_digest(stream.recv(len(token), socket.MSG_WAITALL), token)
+    except OSError:
+        return False
 
 
 def drain(stream, end, stop):

@@ -59,9 +59,22 @@ def test_unpacked_by_its_own_command(wheel: Path, tmp_path: Path) -> None:
     piece.mkdir()
     (piece / wheel.name).write_bytes(wheel.read_bytes())
     (piece / "vllm%deep%one.so.xz").write_bytes(lzma.compress(b"object"))
-    done = subprocess.run([sys.executable, unpack.__file__, str(site), str(piece)], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, unpack.__file__, str(site), str(piece)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout == f"2 parcels in {site}\n"
     assert (site / "vllm/deep/one.so").read_bytes() == b"object"
     assert (site / "more/inner.py").read_text() == "y = 2\n"
     assert (site / "vllm/_C_stable_libtorch.abi3.so").read_bytes() == b"kernels" * 1000
     assert not (site / "vllm-0.32.0.data").exists()
+
+
+def test_parcels_with_folders_in_common_are_unpacked_at_once(tmp_path: Path) -> None:
+    piece, site = tmp_path / "piece1", tmp_path / "site"
+    piece.mkdir()
+    for number in range(8):
+        with zipfile.ZipFile(piece / f"{number}.whl", "w") as wheel:
+            for folder in range(200):
+                wheel.writestr(f"common/{folder}/deep/{number}.py", f"{number}\n")
+    done = subprocess.run([sys.executable, unpack.__file__, str(site), str(piece)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert sorted(file.name for file in site.glob("common/199/deep/*")) == [f"{number}.py" for number in range(8)]

@@ -9,29 +9,38 @@ import sys
 import zipfile
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import IO
 
 SEPARATOR = "%"  # as in prepare.py
 
 
 def unpack(parcel: Path, site: Path) -> str:
-    """A wheel's own data folders (NAME.data/purelib, platlib) land in `site` itself; its scripts and headers are dropped."""
     if parcel.suffix == ".xz":
-        target = site / parcel.stem.replace(SEPARATOR, "/")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with lzma.open(parcel) as source, target.open("wb") as out:
-            shutil.copyfileobj(source, out, 1 << 20)
+        with lzma.open(parcel) as source:
+            put(source, site / parcel.stem.replace(SEPARATOR, "/"))
         return parcel.name
     with zipfile.ZipFile(parcel) as archive:
         for member in archive.infolist():
-            top, _, rest = member.filename.partition("/")
-            kind, _, inside = rest.partition("/")
-            if not top.endswith(".data"):
-                archive.extract(member, site)
-            elif kind in ("purelib", "platlib") and inside and not member.is_dir():
-                target = site / inside
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(archive.read(member))
+            if not member.is_dir() and (name := installed(member.filename)):
+                with archive.open(member) as source:
+                    put(source, site / name)
     return parcel.name
+
+
+def installed(name: str) -> str:
+    """Where a wheel's member lands: its data folders (NAME.data/purelib, platlib) in the site itself; "" for its scripts and headers."""
+    top, _, rest = name.partition("/")
+    kind, _, inside = rest.partition("/")
+    if not top.endswith(".data"):
+        return name
+    return inside if kind in ("purelib", "platlib") else ""
+
+
+def put(source: IO[bytes], target: Path) -> None:
+    """Parcels are unpacked at once, and have folders in common: zipfile's own extract fails where another process makes one first."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("wb") as out:
+        shutil.copyfileobj(source, out, 1 << 20)
 
 
 def main() -> int:
